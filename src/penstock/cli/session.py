@@ -1,0 +1,79 @@
+"""What every command shares: where the log is, and how to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.errors import BadInput
+
+if TYPE_CHECKING:
+    from penstock.log.log import Log
+
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", metavar="DIR", help="Where the log is.", show_default="$PENSTOCK_HOME or ./.penstock"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of the command line. `--home` and `--json` may come before or after the command."""
+
+    home: Path | None = None
+    json: bool = False
+
+    @classmethod
+    def of(cls, ctx: typer.Context, home: Path | None, as_json: bool) -> Session:
+        """The session of this run with what the command itself was told."""
+        session = ctx.ensure_object(cls)
+        session.home = home or session.home
+        session.json = as_json or session.json
+        return session
+
+    @property
+    def folder(self) -> Path:
+        from penstock.log.log import home_of
+
+        return home_of(self.home)
+
+    def has_log(self) -> bool:
+        return (self.folder / "log.json").exists()
+
+    @contextmanager
+    def log(self, *, create: bool = False) -> Iterator[Log]:
+        """The log, closed at the end. Looking at a log never creates one."""
+        from penstock.log.log import open_log
+
+        if not create and not self.has_log():
+            raise NoLog(self.folder)
+        with open_log(self.folder) as log:
+            yield log
+
+    def confirm(self, question: str, *, yes: bool, refusal: str) -> None:
+        """Return if the answer is yes; without a terminal to ask, only `--yes` is."""
+        if yes:
+            return
+        import sys
+
+        if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise BadInput(refusal, hint="there is no terminal to ask; say --yes if you mean it")
+        typer.confirm(question, abort=True, err=True)
+
+
+class NoLog(BadInput):
+    """A command looked for a log where there is none."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        super().__init__(
+            f"there is no log in {home}.",
+            hint="say where it is with --home DIR or PENSTOCK_HOME, or begin one: penstock topic create NAME",
+        )

@@ -1,0 +1,239 @@
+"""Every error Penstock raises on purpose.
+
+PenstockError
+├── BadInput                  the caller can fix it; nothing was stored
+│   ├── UnknownTopic
+│   ├── TopicExists
+│   ├── BadName
+│   ├── BadSchema             a schema that cannot be read
+│   ├── IncompatibleSchema    a schema change that would lose data
+│   ├── BadRecord             wrong type, missing or unknown column, missing key
+│   ├── RecordTooLarge
+│   ├── BadOption             an option or a value outside its range
+│   └── NotSupported          this topic or backend does not offer that
+├── OffsetOutOfRange          asked for what the log does not hold (any more)
+│   └── RecordsLost           retention overtook a consumer; says how many
+├── Contended                 somebody else has it now; trying again may work
+│   ├── LockTimeout
+│   ├── BufferFull            a bounded producer with overflow="error"
+│   └── NotOwner              a commit by a member that lost the partition
+├── Fenced                    a newer instance of this producer took over
+├── StorageError              the disk said no; nothing was acknowledged
+│   ├── DiskFull
+│   └── SyncFailed
+└── Damaged                   bytes on disk are not what was written
+    └── SegmentMissing
+
+Each carries its facts as attributes, says what happened, and what to do (`hint`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PenstockError(Exception):
+    """The root of the tree. `str(error)` is the message followed by its hint."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
+
+
+class BadInput(PenstockError):
+    """What was asked cannot be done as asked."""
+
+
+class UnknownTopic(BadInput):
+    def __init__(self, topic: str, *, known: Iterable[str] = ()) -> None:
+        self.topic = topic
+        close = difflib.get_close_matches(topic, list(known), n=1)
+        self.did_you_mean = close[0] if close else None
+        hint = (
+            f'did you mean "{self.did_you_mean}"?'
+            if close
+            else f"create it with: penstock topic create {topic}"
+        )
+        super().__init__(f'there is no topic "{topic}".', hint=hint)
+
+
+class TopicExists(BadInput):
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f'topic "{topic}" exists already.', hint=f"change it with: penstock topic alter {topic}"
+        )
+
+
+class BadName(BadInput):
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name
+        super().__init__(
+            f"{name!r} is no {kind} name.",
+            hint="use 1 to 249 characters out of a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..' alone",
+        )
+
+
+class BadSchema(BadInput):
+    """The declared schema cannot be read, or names something it does not have."""
+
+
+class IncompatibleSchema(BadInput):
+    def __init__(self, column: str, reason: str) -> None:
+        self.column, self.reason = column, reason
+        super().__init__(
+            f'column "{column}": {reason}.',
+            hint="nullable columns may be added and types widened; for anything else create a new topic",
+        )
+
+
+class BadRecord(BadInput):
+    """One record of an append does not fit the schema. Nothing of that append was stored."""
+
+    def __init__(
+        self, message: str, *, row: int | None = None, column: str | None = None, hint: str = ""
+    ) -> None:
+        self.row, self.column = row, column
+        super().__init__(message, hint=hint)
+
+
+class RecordTooLarge(BadRecord):
+    def __init__(self, topic: str, *, row: int, size_bytes: int, size_bytes_max: int) -> None:
+        self.topic, self.size_bytes, self.size_bytes_max = topic, size_bytes, size_bytes_max
+        super().__init__(
+            f'record {row} has {size_bytes:,} bytes; topic "{topic}" takes at most {size_bytes_max:,}.',
+            row=row,
+            hint="store the large part elsewhere and send a reference, "
+            f"or: penstock topic alter {topic} --max-record-bytes N",
+        )
+
+
+class BadOption(BadInput):
+    """A value outside its range, or options that contradict each other."""
+
+
+class NotSupported(BadInput):
+    """This topic or this backend does not offer what was asked."""
+
+
+class OffsetOutOfRange(PenstockError):
+    def __init__(self, topic: str, partition: int, offset: int, *, start: int, end: int) -> None:
+        self.topic, self.partition, self.offset = topic, partition, offset
+        self.start, self.end = start, end
+        holds = f"holds {start} to {end - 1}" if end > start else f"is empty and starts at {start}"
+        super().__init__(
+            f'offset {offset} is outside topic "{topic}" partition {partition}, which {holds}.',
+            hint=f"resume from {start} (--from earliest), or raise the topic's retention",
+        )
+
+
+class RecordsLost(OffsetOutOfRange):
+    """Retention removed records that this consumer had not read."""
+
+    def __init__(self, topic: str, partition: int, offset: int, *, start: int, end: int) -> None:
+        super().__init__(topic, partition, offset, start=start, end=end)
+        self.missed = start - offset
+        self.message = (
+            f'{self.missed:,} records of topic "{topic}" partition {partition} '
+            f"(offsets {offset} to {start - 1}) were removed by retention before they were read."
+        )
+        self.hint = 'go on with on_lost="earliest" or on_lost="latest", or raise the topic\'s retention'
+
+
+class Contended(PenstockError):
+    """Somebody else has it at the moment. Nothing was changed; try again."""
+
+
+class LockTimeout(Contended):
+    def __init__(self, what: str, *, waited_s: float, holder: str = "") -> None:
+        self.what, self.waited_s, self.holder = what, waited_s, holder
+        by = f" (held by {holder})" if holder else ""
+        super().__init__(
+            f"{what} was not free within {waited_s:g} s{by}.",
+            hint="another process is writing or stuck; try again, or look at it with: penstock doctor",
+        )
+
+
+class BufferFull(Contended):
+    def __init__(self, topic: str, *, buffered_bytes: int, buffered_bytes_max: int) -> None:
+        self.topic, self.buffered_bytes = topic, buffered_bytes
+        self.buffered_bytes_max = buffered_bytes_max
+        super().__init__(
+            f'the producer of "{topic}" holds {buffered_bytes:,} of {buffered_bytes_max:,} bytes.',
+            hint='slow down, raise buffer_bytes, or choose overflow="block"',
+        )
+
+
+class NotOwner(Contended):
+    def __init__(self, group: str, topic: str, partitions: Iterable[int]) -> None:
+        self.group, self.topic, self.partitions = group, topic, tuple(partitions)
+        listed = ", ".join(map(str, self.partitions))
+        super().__init__(
+            f'this member of group "{group}" no longer owns partition {listed} of "{topic}"; '
+            "its commit was refused.",
+            hint="another member reads on from the last commit; poll more often than the lease",
+        )
+
+
+class Fenced(PenstockError):
+    def __init__(self, producer: str, *, epoch: int, current: int) -> None:
+        self.producer, self.epoch, self.current = producer, epoch, current
+        super().__init__(
+            f'producer "{producer}" of epoch {epoch} was replaced by epoch {current}; nothing was stored.',
+            hint="a newer instance runs; stop this one",
+        )
+
+
+class StorageError(PenstockError):
+    """The disk refused. Nothing of this append was acknowledged or will be seen by readers."""
+
+
+class DiskFull(StorageError):
+    def __init__(self, path: object) -> None:
+        self.path = path
+        super().__init__(
+            f"no space left to write {path}; nothing was stored.",
+            hint="free space or shorten retention; reading goes on, writing resumes when there is room",
+        )
+
+
+class SyncFailed(StorageError):
+    def __init__(self, path: object, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(
+            f"{path} could not be written to stable storage ({reason}); nothing was acknowledged.",
+            hint="check the disk; the next append starts from the last durable record",
+        )
+
+
+class Damaged(PenstockError):
+    """Stored bytes fail their checks. They are never served."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        segment: str,
+        *,
+        first: int,
+        last: int | None,
+        reason: str,
+        hint: str = "",
+    ) -> None:
+        self.topic, self.partition, self.segment = topic, partition, segment
+        self.first, self.last, self.reason = first, last, reason
+        offsets = f"offsets {first} to {last}" if last is not None else f"offsets from {first} on"
+        super().__init__(
+            f'topic "{topic}" partition {partition}, segment {segment}, {offsets}: {reason}.',
+            hint=hint
+            or "restore that file from a backup, or read on after it (--from an offset past the damage)",
+        )
+
+
+class SegmentMissing(Damaged):
+    """A segment that the log needs is not on disk."""

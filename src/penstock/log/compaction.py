@@ -1,0 +1,94 @@
+"""Which records of a compacted topic are still worth keeping: the latest of every key.
+
+Offsets stay as they are. A delete is kept for a while, so that every follower sees it,
+and then goes too. Only keys are held in memory (24 bytes each, up to a bound): when there
+are more, the oldest segments are compacted among themselves and the rest another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.log import keys
+from penstock.log.manifest import SegmentEntry
+from penstock.log.partition import Partition
+from penstock.log.settings import TopicSettings
+
+_KEYS_MAX = 4_000_000
+_DIRTY_SHARE_MIN = 0.5
+
+Latest = npt.NDArray[np.void]
+_KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<i8")])
+
+
+def is_worthwhile(entries: tuple[SegmentEntry, ...]) -> bool:
+    """Enough has come since the last time that rewriting costs less than it gains."""
+    total = sum(entry.size_bytes for entry in entries)
+    dirty = sum(entry.size_bytes for entry in entries if not entry.compacted_to)
+    return dirty > total * _DIRTY_SHARE_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which segments are compacted into one, and which of their records stay."""
+
+    partition: Partition
+    settings: TopicSettings
+    covered: tuple[SegmentEntry, ...]
+    offsets: npt.NDArray[np.int64]  # of the latest record of each key, sorted
+    deletes_before_us: int
+
+    def kept(self) -> Iterator[pa.RecordBatch]:
+        for entry in self.covered:
+            for batch in _read(self.partition, self.settings, entry):
+                yield batch.filter(pa.array(self._keeps(batch)))
+
+    def _keeps(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        latest = np.isin(batch.column("_offset").to_numpy(), self.offsets, assume_unique=True)
+        deleted = batch.column("_deleted").to_numpy(zero_copy_only=False)
+        old = batch.column("_timestamp").cast(pa.int64()).to_numpy() < self.deletes_before_us
+        keeps: npt.NDArray[np.bool_] = latest & ~(deleted & old)
+        return keeps
+
+
+def plan(
+    partition: Partition, settings: TopicSettings, entries: tuple[SegmentEntry, ...], *, now_us: int
+) -> Plan:
+    latest = np.empty(0, dtype=_KEY)
+    covered: list[SegmentEntry] = []
+    for entry in entries:
+        if covered and len(latest) + entry.rows > _KEYS_MAX:
+            break
+        for batch in _read(partition, settings, entry):
+            latest = _merged(latest, _keyed(batch, settings.key))
+        covered.append(entry)
+    offsets = np.sort(latest["offset"])
+    return Plan(partition, settings, tuple(covered), offsets, now_us - settings.tombstone_ms * 1_000)
+
+
+def _keyed(batch: pa.RecordBatch, key: tuple[str, ...]) -> Latest:
+    digests = keys.key_digests(batch, key)
+    keyed = np.empty(batch.num_rows, dtype=_KEY)
+    keyed["high"], keyed["low"] = digests[:, 0], digests[:, 1]
+    keyed["offset"] = batch.column("_offset").to_numpy()
+    return keyed
+
+
+def _merged(known: Latest, newer: Latest) -> Latest:
+    """The last offset of every key of both."""
+    both = np.concatenate([known, newer])
+    both = both[np.argsort(both, order=("high", "low", "offset"))]
+    last = np.ones(len(both), dtype=bool)
+    last[:-1] = (both["high"][1:] != both["high"][:-1]) | (both["low"][1:] != both["low"][:-1])
+    return both[last]
+
+
+def _read(partition: Partition, settings: TopicSettings, entry: SegmentEntry) -> Iterator[pa.RecordBatch]:
+    from penstock.log.maintenance import read  # noqa: PLC0415  # maintenance decides, this computes
+
+    return read(partition, settings, entry)

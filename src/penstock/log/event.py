@@ -1,0 +1,65 @@
+"""One record as a consumer sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.log import rows
+from penstock.log.settings import TopicSettings
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Event:
+    """A record and its place in the log.
+
+    `event["column"]` reads a column; `event.value` is the whole record, as a dict or as
+    the dataclass the topic was declared with. `event.deleted` marks a delete in a
+    compacted topic (then only the key columns are filled).
+    """
+
+    __slots__ = ("deleted", "group", "offset", "partition", "time_us", "topic", "value")
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, time_us: int, value: Any, deleted: bool = False, group: str = ""
+    ) -> None:
+        self.topic, self.partition, self.offset, self.time_us = topic, partition, offset, time_us
+        self.value, self.deleted, self.group = value, deleted, group
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was appended."""
+        return _EPOCH + timedelta(microseconds=self.time_us)
+
+    def __getitem__(self, column: str) -> Any:
+        value = self.value
+        return value[column] if isinstance(value, dict) else getattr(value, column)
+
+    def __repr__(self) -> str:
+        mark = " deleted" if self.deleted else ""
+        return f"<Event {self.topic}[{self.partition}]@{self.offset}{mark} {self.value!r}>"
+
+
+def events_of(
+    settings: TopicSettings, batch: pa.RecordBatch, *, record_type: type | None = None, group: str = ""
+) -> Iterator[Event]:
+    """The records of a batch in the port's read form."""
+    topic = settings.name
+    user = batch.select(list(settings.schema.names))
+    deleted = batch.column("_deleted").to_pylist() if settings.compacted else [False] * batch.num_rows
+    # A delete has no record to build a dataclass from.
+    whole = record_type is not None and not any(deleted)
+    values: list[Any] = rows.decode_as(record_type, user) if whole and record_type else rows.decode(user)
+    places = zip(
+        batch.column(0).to_pylist(),
+        batch.column(1).to_pylist(),
+        batch.column(2).cast(pa.int64()).to_pylist(),
+        values,
+        deleted,
+        strict=True,
+    )
+    return (Event(topic, *place, group) for place in places)

@@ -1,0 +1,102 @@
+"""Where a file that many processes append to ends: shared memory, next to the file.
+
+Two slots, each with a counter and a checksum; a writer fills the older slot, so a
+process killed in the middle leaves the other one whole. Only the holder of the
+file's lock writes; anybody reads.
+
+The head is exact as long as the machine runs. After a restart it is only a hint:
+what it calls synced was on the disk, what it calls written may not be.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.log.disk import Disk
+
+_SLOT = struct.Struct("<QQqQQQQQQqQQQQ16s")
+_SLOT_BYTES = 256
+_SIZE_BYTES = 4096
+_CRC = struct.Struct("<I")
+
+FAILED = 1  # a sync failed: what lies past `synced_bytes` must be cut before the next append
+DELETED = 2  # the topic is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of an append-only file."""
+
+    base: int = 0  # first offset of the active file
+    generation: int = 0  # which rewriting of that file
+    written_bytes: int = 0  # bytes of whole frames
+    next_offset: int = 0  # offset of the next record
+    visible_offset: int = 0  # readers stop here
+    visible_bytes: int = 0
+    synced_bytes: int = 0  # proven to be on stable storage
+    frames: int = 0  # whole frames in the file, and entries in its index
+    last_time_us: int = 0  # append times never go back
+    settings: int = 0  # grows with every change of the topic's settings
+    files: int = 0  # grows with every change of the list of segments
+    cuts: int = 0  # grows whenever recorded bytes were given up
+    flags: int = 0
+    transaction: bytes = b""  # the atomic append under way, if any
+
+    def has(self, flag: int) -> bool:
+        return bool(self.flags & flag)
+
+
+class SharedHead:
+    """The head as all processes see it."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._shared = disk.shared(path, _SIZE_BYTES)
+        self._boot = zlib.crc32(disk.boot_id().encode())
+
+    def read(self) -> Head | None:
+        """The head of this boot, or None when there is none to trust."""
+        found = self._newest()
+        return found[2] if found and found[1] == self._boot else None
+
+    def before_restart(self) -> Head | None:
+        """What an earlier boot left behind: a lower bound for what was synced, nothing more."""
+        found = self._newest()
+        return found[2] if found else None
+
+    def write(self, head: Head) -> None:
+        """Only while holding the lock."""
+        newest = self._newest()
+        count = newest[0] + 1 if newest else 1
+        body = _SLOT.pack(
+            count, self._boot, head.base, head.generation, head.written_bytes, head.next_offset, head.visible_offset,
+            head.visible_bytes, head.synced_bytes, head.frames, head.last_time_us, head.settings, head.files,
+            head.cuts << 8 | head.flags, head.transaction,
+        )  # fmt: skip
+        at = count % 2 * _SLOT_BYTES
+        self._shared.view[at : at + _SLOT.size + _CRC.size] = body + _CRC.pack(zlib.crc32(body))
+
+    def _newest(self) -> tuple[int, int, Head] | None:
+        # A writer may be filling one slot while we read; two writes within one read are tried again.
+        for _ in range(100):
+            slots = [slot for slot in (self._slot(0), self._slot(1)) if slot]
+            if slots:
+                return max(slots, key=lambda slot: slot[0])
+            if not any(self._shared.view[: 2 * _SLOT_BYTES]):
+                return None
+        return None
+
+    def _slot(self, number: int) -> tuple[int, int, Head] | None:
+        at = number * _SLOT_BYTES
+        raw = bytes(self._shared.view[at : at + _SLOT.size + _CRC.size])
+        body = raw[: _SLOT.size]
+        if not any(body) or _CRC.unpack(raw[_SLOT.size :])[0] != zlib.crc32(body):
+            return None
+        count, boot, *fields, cuts_and_flags, transaction = _SLOT.unpack(body)
+        cuts, flags = cuts_and_flags >> 8, cuts_and_flags & 0xFF
+        return count, boot, Head(*fields, cuts, flags, transaction.rstrip(b"\0"))
+
+    def close(self) -> None:
+        self._shared.close()

@@ -1,0 +1,373 @@
+"""Which atomic appends happened, and how far each producer is: one append-only file.
+
+An atomic append counts from the moment its record here is synced: **this is the commit
+point** for everything that spans partitions or carries a position. The last record of
+each producer is its state (epoch, sequence, position), so it survives retention and
+compaction of the topics it wrote to.
+
+    ledger/commits.log   records: 4 bytes length, 8 bytes checksum, JSON
+    ledger/head          shared memory: the end of that file
+    ledger/lock
+
+When the file has grown it is rewritten with one record per producer. That is safe
+because every transaction up to the `settled` mark has been published or cut, durably,
+in all its partitions before the mark is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import xxhash
+
+from penstock.errors import Damaged, Fenced, StorageError, SyncFailed
+from penstock.log import disk as disks
+from penstock.log.disk import Disk, File
+from penstock.log.head import FAILED, Head, SharedHead
+from penstock.log.partition import LOCK_TIMEOUT_S, Committed
+
+_PREFIX = struct.Struct("<IQ")
+_REWRITE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One partition's part of an atomic append."""
+
+    topic: str
+    partition: int
+    first: int
+    committed: Committed
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What is known of a producer: its epoch, and its last committed append."""
+
+    epoch: int = 0
+    sequence: int = -1
+    position: bytes | None = None
+    transaction: str = ""
+    shares: tuple[Share, ...] = ()
+
+
+class Ledger:
+    """Thread-safe; one object per process and log."""
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self._disk, self._folder = disk, folder
+        self._path = folder / "commits.log"
+        self._lock = disk.lock(folder / "lock", "the ledger of atomic appends")
+        self._head = SharedHead(disk, folder / "head")
+        self._mutex = threading.RLock()  # always taken before the lock between processes
+        self._file: tuple[int, File] | None = None
+        self._forget()
+
+    # ---- what readers ask -----------------------------------------------------------------
+
+    def state(self, producer: str) -> ProducerState:
+        with self._mutex:
+            self._refresh()
+            return self._producers.get(producer, ProducerState())
+
+    def outcome(self, transaction: str, topic: str, partition: int) -> Committed | None:
+        """That partition's share of a committed transaction; None if it was not committed.
+
+        Only for one that may still be open: settled ones are not remembered in detail.
+        """
+        with self._mutex:
+            self._refresh()
+            for share in self._committed.get(transaction, ()):
+                if (share.topic, share.partition) == (topic, partition):
+                    return share.committed
+            return None
+
+    def was_committed(self, transaction: str) -> bool:
+        with self._mutex:
+            self._refresh()
+            return transaction in self._committed or order_of(transaction) <= self._settled
+
+    # ---- what writers do ---------------------------------------------------------------------
+
+    def new_epoch(self, producer: str) -> int:
+        """Take over `producer`: from now on older instances are fenced."""
+        with self._mutex:
+            with self._locked() as head:
+                epoch = self._producers.get(producer, ProducerState()).epoch + 1
+                self._append(head, {"kind": "epoch", "producer": producer, "epoch": epoch})
+            self._make_durable()
+            return epoch
+
+    def new_transaction(self) -> str:
+        """An id that no transaction of this log had or will have."""
+        with self._locked() as head:
+            number = head.next_offset + 1
+            self._head.write(replace(head, next_offset=number))
+            return f"{self._session}-{number}"
+
+    def check(self, producer: str, epoch: int) -> ProducerState:
+        """The producer's state. Raises Fenced if a newer instance has taken over."""
+        state = self.state(producer)
+        if state.epoch != epoch:
+            raise Fenced(producer, epoch=epoch, current=state.epoch)
+        return state
+
+    def commit(self, producer: str, state: ProducerState) -> None:
+        """Record an atomic append. When this returns it has happened; when it raises it has not.
+
+        The caller holds the locks of all partitions concerned. A crash inside leaves it
+        to whoever comes next to find out which of the two it was.
+        """
+        with self._mutex:
+            with self._locked() as head:
+                current = self._producers.get(producer, ProducerState())
+                if current.epoch != state.epoch:
+                    raise Fenced(producer, epoch=state.epoch, current=current.epoch)
+                self._append(head, _commit_record(producer, state))
+            self._make_durable()
+
+    def in_doubt(self) -> bool:
+        """A sync failed and the file could not be put right yet: nobody knows what is committed."""
+        head = self._head.read()
+        return head is None or head.has(FAILED)
+
+    def rewrite_if_due(self, settle: Callable[[], None]) -> None:
+        """Shorten the file once it has grown. `settle` publishes or cuts what is open in every partition."""
+        head = self._head.read()
+        if head is None or head.written_bytes < max(_REWRITE_BYTES, 2 * head.visible_bytes):
+            return
+        mark = (self._session, head.next_offset)
+        settle()
+        with self._locked() as head:
+            self._settled = max(self._settled, mark)
+            self._rewrite(head, {txn: s for txn, s in self._committed.items() if order_of(txn) > mark})
+
+    # ---- the file ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(self) -> Iterator[Head]:
+        with self._mutex:
+            self._lock.acquire(LOCK_TIMEOUT_S)
+            try:
+                head = self._settle_head()
+                self._read_to(head)
+                yield head
+            finally:
+                self._lock.release()
+
+    def _settle_head(self) -> Head:
+        head = self._head.read()
+        if head is None:
+            head = self._recover()
+        if head.has(FAILED):
+            self._read_to(replace(head, written_bytes=head.synced_bytes))
+            head = self._rewrite(head, self._committed)
+        file = self._open(head)
+        if file.size() > head.written_bytes:
+            file.truncate(head.written_bytes)
+        return head
+
+    def _append(self, head: Head, record: dict[str, object]) -> None:
+        data = _pack(record)
+        file = self._open(head)
+        try:
+            file.write_at(head.written_bytes, data)
+        except StorageError:
+            file.truncate(head.written_bytes)
+            raise
+        self._head.write(replace(self._head.read() or head, written_bytes=head.written_bytes + len(data)))
+
+    def _make_durable(self) -> None:
+        seen = self._head.read()
+        if seen is None or seen.synced_bytes >= seen.written_bytes:
+            return
+        try:
+            self._open(seen).sync()
+        except SyncFailed:
+            self._give_up(seen)
+            raise
+        self._show(seen)
+
+    def _show(self, seen: Head) -> None:
+        self._lock.acquire(LOCK_TIMEOUT_S)
+        try:
+            head = self._head.read()
+            if head and head.cuts != seen.cuts:
+                raise SyncFailed(self._path, "another append found the disk failing")
+            if head and head.generation == seen.generation and head.synced_bytes < seen.written_bytes:
+                self._head.write(replace(head, synced_bytes=seen.written_bytes))
+        finally:
+            self._lock.release()
+
+    def _give_up(self, seen: Head) -> None:
+        """A sync failed: nobody may believe the unsynced records, now or after a crash.
+
+        If the file cannot be rewritten either, the mark stays and the next one tries again.
+        """
+        self._lock.acquire(LOCK_TIMEOUT_S)
+        try:
+            head = self._head.read()
+            if head and (head.generation, head.cuts) == (seen.generation, seen.cuts):
+                self._head.write(replace(head, flags=head.flags | FAILED))
+                self._settle_head()
+        finally:
+            self._lock.release()
+
+    def _refresh(self) -> None:
+        """Know every committed record; sync what a dead process may have left unsynced."""
+        head = self._head.read()
+        if head is None or head.has(FAILED):
+            with self._locked():
+                return
+        if head.written_bytes > head.synced_bytes:
+            self._make_durable()
+        self._read_to(head)
+
+    def _read_to(self, head: Head) -> None:
+        if self._generation != head.generation or self._position > head.written_bytes:
+            self._forget()
+            self._generation = head.generation
+        if self._position < head.written_bytes:
+            data = bytes(memoryview(self._open(head).read_at(self._position, head.written_bytes - self._position)))
+            for record, size in _unpack(data):
+                self._apply(record)
+                self._position += size
+            if self._position != head.written_bytes:
+                raise Damaged("(ledger)", 0, self._path.name, first=self._position, last=None,
+                              reason="a record of an atomic append does not match its checksum")  # fmt: skip
+
+    def _forget(self) -> None:
+        self._generation = -1
+        self._position = 0
+        self._producers: dict[str, ProducerState] = {}
+        self._committed: dict[str, tuple[Share, ...]] = {}
+        self._settled = (0, 0)
+        self._session = 0
+        self._stored_generation = -1
+
+    def _apply(self, record: dict[str, object]) -> None:
+        producer = str(record.get("producer", ""))
+        known = self._producers.get(producer, ProducerState())
+        match record["kind"]:
+            case "epoch":
+                self._producers[producer] = replace(known, epoch=int(str(record["epoch"])))
+            case "commit":
+                state = _state_of(record)
+                self._producers[producer] = replace(state, epoch=max(state.epoch, known.epoch))
+                self._committed[state.transaction] = state.shares
+            case "session":
+                self._session = int(str(record["session"]))
+                self._stored_generation = int(str(record["generation"]))
+                self._settled = max(self._settled, order_of(str(record["settled"])))
+
+    def _recover(self) -> Head:
+        """After power loss: keep the whole records, cut the rest, begin a new session."""
+        hint = self._head.before_restart() or Head()
+        self._forget()
+        for record, size in _unpack(self._disk.read(self._path)):
+            self._apply(record)
+            self._position += size
+        if hint.generation == self._stored_generation and self._position < hint.synced_bytes:
+            raise Damaged("(ledger)", 0, self._path.name, first=self._position, last=None,
+                          reason="a synced record of an atomic append is damaged")  # fmt: skip
+        self._session += 1
+        generation = max(hint.generation, self._stored_generation)
+        return self._rewrite(Head(generation=generation, cuts=hint.cuts), self._committed)
+
+    def _rewrite(self, head: Head, committed: dict[str, tuple[Share, ...]]) -> Head:
+        """Replace the file by what is known now: the session, every producer, and what is not settled."""
+        session, number = self._settled
+        generation = head.generation + 1
+        records: list[dict[str, object]] = [
+            {"kind": "session", "session": self._session, "settled": f"{session}-{number}", "generation": generation}
+        ]
+        for producer, state in self._producers.items():
+            records.append(_commit_record(producer, state))
+        last = {state.transaction for state in self._producers.values()}
+        for transaction, shares in committed.items():
+            if transaction and transaction not in last:
+                records.append(_commit_record("", ProducerState(transaction=transaction, shares=shares)))
+        data = b"".join(map(_pack, records))
+        disks.replace(self._disk, self._path, data)
+        fresh = replace(
+            head, generation=generation, written_bytes=len(data), synced_bytes=len(data), visible_bytes=len(data),
+            flags=0, cuts=head.cuts + 1 if head.has(FAILED) else head.cuts,
+        )  # fmt: skip
+        self._head.write(fresh)
+        self._read_to(fresh)
+        return fresh
+
+    def _open(self, head: Head) -> File:
+        if self._file is None or self._file[0] != head.generation:
+            if self._file:
+                self._file[1].close()
+            self._file = (head.generation, self._disk.open(self._path))
+        return self._file[1]
+
+    def close(self) -> None:
+        if self._file:
+            self._file[1].close()
+            self._file = None
+        self._lock.close()
+        self._head.close()
+
+
+def create(disk: Disk, folder: Path) -> None:
+    """An empty ledger. A log whose ledger is missing is damaged, so this comes before the log exists."""
+    disk.make_folder(folder)
+    session: dict[str, object] = {"kind": "session", "session": 0, "settled": "0-0", "generation": 0}
+    disks.replace(disk, folder / "commits.log", _pack(session))
+
+
+def order_of(transaction: str) -> tuple[int, int]:
+    """Transactions in the order their ids were given out."""
+    session, _, number = transaction.partition("-")
+    return int(session), int(number)
+
+
+def _commit_record(producer: str, state: ProducerState) -> dict[str, object]:
+    position = None if state.position is None else base64.b64encode(state.position).decode()
+    shares = [
+        [s.topic, s.partition, s.first, s.committed.end, s.committed.written_bytes, s.committed.frames, s.committed.time_us]
+        for s in state.shares
+    ]  # fmt: skip
+    return {
+        "kind": "commit", "producer": producer, "epoch": state.epoch, "sequence": state.sequence,
+        "position": position, "transaction": state.transaction, "shares": shares,
+    }  # fmt: skip
+
+
+def _state_of(record: dict[str, object]) -> ProducerState:
+    position, shares = record["position"], record["shares"]
+    assert isinstance(shares, list)
+    return ProducerState(
+        int(str(record["epoch"])),
+        int(str(record["sequence"])),
+        None if position is None else base64.b64decode(str(position)),
+        str(record["transaction"]),
+        tuple(Share(s[0], s[1], s[2], Committed(*s[3:])) for s in shares),
+    )
+
+
+def _pack(record: dict[str, object]) -> bytes:
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return _PREFIX.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
+
+
+def _unpack(data: bytes) -> Iterator[tuple[dict[str, object], int]]:
+    """Whole records from the start, up to the first that is not."""
+    at = 0
+    while at + _PREFIX.size <= len(data):
+        length, checksum = _PREFIX.unpack_from(data, at)
+        body = data[at + _PREFIX.size : at + _PREFIX.size + length]
+        if len(body) < length or length == 0 or xxhash.xxh3_64_intdigest(body) != checksum:
+            return
+        yield json.loads(body), _PREFIX.size + length
+        at += _PREFIX.size + length

@@ -1,0 +1,186 @@
+"""A log as programs use it: topics, producers with a position, groups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.clock import duration_ms
+from penstock.errors import BadOption, StorageError
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.port import AtomicResult, GroupInfo, LogPort, Parts, StaleAppend
+from penstock.log.settings import Cleanup, Durability, TopicSettings
+from penstock.log.topic import Topic
+from penstock.schema import RecordSchema
+
+Declared = str | type | pa.Schema | RecordSchema | None
+HOME = ".penstock"
+
+
+def home_of(home: str | Path | None = None) -> Path:
+    """Where data is kept: `home`, else $PENSTOCK_HOME, else ./.penstock."""
+    return Path(home or os.environ.get("PENSTOCK_HOME") or HOME)
+
+
+class Log:
+    """Thread-safe; a context manager. `ps.open_log()` gives one."""
+
+    def __init__(self, port: LogPort) -> None:
+        self.port = port
+
+    def create_topic(
+        self,
+        name: str,
+        schema: Declared = None,
+        *,
+        key: str | tuple[str, ...] | list[str] = (),
+        event_time: str | None = None,
+        partitions: int = 1,
+        cleanup: Cleanup = "delete",
+        retention: str | float | None = None,
+        retention_bytes: int | None = None,
+        durability: Durability = "fsync",
+        archive: bool = False,
+        if_missing: bool = False,
+        **more: int,
+    ) -> Topic:
+        """Create a topic. With `if_missing`, an existing one is returned as it is.
+
+        `more` sets the finer limits: `segment_bytes`, `segment_ms`, `record_bytes_max`, `tombstone_ms`.
+        """
+        declared = RecordSchema.of(schema)
+        if if_missing and name in self.topics():
+            return Topic(self.port, self.port.settings(name), record_type=declared.record_type)
+        default_key = ("key",) if schema is None and not key else ()
+        settings = TopicSettings(
+            name, declared, partitions=partitions, key=_columns(key) or default_key, event_time=event_time,
+            cleanup=cleanup, retention_ms=None if retention is None else duration_ms(retention),
+            retention_bytes=retention_bytes, durability=durability, archive=archive, **more,
+        )  # fmt: skip
+        return Topic(self.port, self.port.create_topic(settings), record_type=declared.record_type)
+
+    def topic(self, name: str, *, record_type: type | None = None) -> Topic:
+        """An existing topic. Raises UnknownTopic."""
+        return Topic(self.port, self.port.settings(name), record_type=record_type)
+
+    def topics(self) -> list[str]:
+        return self.port.topics()
+
+    def alter_topic(self, name: str, *, schema: Declared = None, **changes: Any) -> Topic:
+        """Change a topic: a wider schema, more partitions, retention and the other limits."""
+        current = self.port.settings(name)
+        unknown = set(changes) - set(TopicSettings.__dataclass_fields__)
+        if unknown:
+            raise BadOption(f"a topic has no {', '.join(sorted(unknown))}.", hint="see: penstock topic alter --help")
+        declared = RecordSchema.of(schema) if schema is not None else current.schema
+        return Topic(self.port, self.port.alter_topic(name, replace(current, schema=declared, **changes)))
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic with all its records and the commits of its groups."""
+        self.port.delete_topic(name)
+
+    def producer(self, id: str) -> AtomicProducer:
+        """Take over the producer `id`: an older instance of it can write no more."""
+        return AtomicProducer(self.port, id)
+
+    def groups(self) -> list[tuple[str, str]]:
+        """(group, topic) pairs."""
+        return self.port.groups()
+
+    def group(self, group: str, topic: str) -> GroupInfo:
+        """Members and lag of a group."""
+        return self.port.group(group, topic)
+
+    def close(self) -> None:
+        self.port.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AtomicProducer:
+    """Appends to several topics and stores its position with them, all or nothing.
+
+    After any crash `position()` says what was stored last, so a program goes on exactly
+    where it was. One thread at a time.
+    """
+
+    def __init__(self, port: LogPort, id: str) -> None:
+        self.id = id
+        self._port = port
+        opened = port.open_producer(id)
+        self.epoch = opened.epoch
+        self._sequence = opened.sequence
+
+    def position(self) -> bytes | None:
+        """The position of the last stored append; None before the first."""
+        return self._port.producer_position(self.id).position
+
+    @property
+    def next_sequence(self) -> int:
+        return self._sequence + 1
+
+    def append(
+        self, records: Mapping[Topic | str, Any], *, position: bytes | None = None, sequence: int | None = None
+    ) -> AtomicResult:
+        """Store `records` by topic and `position` together.
+
+        A `sequence` that was stored before changes nothing and says so. Raises Fenced if
+        a newer instance of this producer has started.
+        """
+        number = self.next_sequence if sequence is None else sequence
+        topics = {_topic(self._port, name): data for name, data in records.items()}
+        while True:
+            parts = {topic.name: (topic.settings, _parts(topic, data)) for topic, data in topics.items()}
+            try:
+                result = self._port.append_atomically(self.id, self.epoch, number, parts, position)
+            except StaleAppend:
+                continue
+            self._sequence = max(self._sequence, number)
+            return result
+
+
+def _topic(port: LogPort, topic: Topic | str) -> Topic:
+    return Topic(port, port.settings(topic)) if isinstance(topic, str) else topic
+
+
+def _parts(topic: Topic, records: Any) -> Parts:
+    parts: dict[int, list[pa.RecordBatch]] = {}
+    for batch in topic.encode(records):
+        for number, batches in topic.route(batch).items():
+            parts.setdefault(number, []).extend(batches)
+    return parts
+
+
+def _columns(key: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def open_log(home: str | Path | None = None) -> Log:
+    """Open the embedded log under `home` (default: $PENSTOCK_HOME or ./.penstock), creating it if need be.
+
+    >>> import tempfile
+    >>> log = open_log(tempfile.mkdtemp())
+    >>> clicks = log.create_topic("clicks", "user STRING, page STRING", key="user")
+    >>> clicks.append({"user": "ann", "page": "/"}).offset
+    0
+    >>> [event["page"] for event in clicks.events()]
+    ['/']
+    """
+    try:
+        return Log(EmbeddedLog(home_of(home)))
+    except PermissionError as error:
+        raise StorageError(
+            f"{home_of(home)} cannot be written.", hint="choose another --home or PENSTOCK_HOME"
+        ) from error

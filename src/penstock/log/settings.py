@@ -1,0 +1,141 @@
+"""What is fixed about a topic: `topic.json`, replaced atomically, numbered by version."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+import pyarrow as pa
+
+from penstock.errors import BadName, BadOption, BadSchema, StorageError
+from penstock.log import disk as disks
+from penstock.log import keys
+from penstock.log.disk import Disk
+from penstock.schema import RecordSchema
+
+NAME = "topic.json"
+_VALID_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PARTITIONS_MAX = 10_000
+
+Cleanup = Literal["delete", "compact"]
+Durability = Literal["fsync", "os"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAdded:
+    """The moment a topic got more partitions: keys may live elsewhere from these offsets on."""
+
+    before: int
+    after: int
+    ends: tuple[int, ...]  # end of each old partition at that moment
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Everything a topic is declared with. Times in milliseconds, sizes in bytes, None for no limit."""
+
+    name: str
+    schema: RecordSchema
+    partitions: int = 1
+    key: tuple[str, ...] = ()
+    event_time: str | None = None
+    cleanup: Cleanup = "delete"
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    tombstone_ms: int = 86_400_000
+    segment_bytes: int = 64 << 20
+    segment_ms: int = 7 * 86_400_000
+    record_bytes_max: int = 1 << 20
+    durability: Durability = "fsync"
+    archive: bool = False
+    version: int = 1
+    grown: tuple[PartitionsAdded, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name("topic", self.name)
+        keys.check_key(self.schema, self.key)
+        if not 1 <= self.partitions <= _PARTITIONS_MAX:
+            raise BadOption(f"{self.partitions} partitions.", hint=f"choose 1 to {_PARTITIONS_MAX:,}")
+        if self.cleanup not in get_args(Cleanup):
+            raise BadOption(f"cleanup={self.cleanup!r}.", hint='choose "delete" or "compact"')
+        if self.durability not in get_args(Durability):
+            raise BadOption(f"durability={self.durability!r}.", hint='choose "fsync" or "os"')
+        if self.compacted and not self.key:
+            raise BadOption("a compacted topic needs a key.", hint='declare it with key="column"')
+        self._check_event_time()
+        self._check_sizes()
+
+    def _check_event_time(self) -> None:
+        if self.event_time and not pa.types.is_timestamp(self.schema.field(self.event_time).type):
+            raise BadSchema(f'event time "{self.event_time}" is no timestamp.', hint="declare it as TIMESTAMP")
+
+    def _check_sizes(self) -> None:
+        for name in ("retention_ms", "retention_bytes", "tombstone_ms", "segment_bytes", "segment_ms", "record_bytes_max"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise BadOption(f"{name} is {value}.", hint="it cannot be negative")
+
+    @property
+    def compacted(self) -> bool:
+        return self.cleanup == "compact"
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns on disk: the user's, and where records can be deleted, a mark for that.
+
+        A delete fills nothing but the key, so there the other columns may be null.
+        """
+        if not self.compacted:
+            return self.schema.arrow
+        fields = [f if f.name in self.key else f.with_nullable(True) for f in self.schema.arrow]
+        return pa.schema([*fields, pa.field("_deleted", pa.bool_(), nullable=False)])
+
+    @property
+    def read_schema(self) -> pa.Schema:
+        """The columns readers get."""
+        return pa.schema([*SYSTEM_FIELDS, *self.stored])
+
+    def to_json(self) -> dict[str, object]:
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            **plain,
+            "schema": self.schema.ddl,
+            "key": list(self.key),
+            "grown": [asdict(added) for added in self.grown],
+        }
+
+
+SYSTEM_FIELDS = (
+    pa.field("_partition", pa.int32(), nullable=False),
+    pa.field("_offset", pa.int64(), nullable=False),
+    pa.field("_timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+)
+
+
+def check_name(kind: str, name: str) -> None:
+    """Names become folder names, so nothing but the plainest characters."""
+    if not isinstance(name, str) or not _VALID_NAME.fullmatch(name) or name in {".", ".."}:
+        raise BadName(kind, str(name))
+
+
+def store(disk: Disk, folder: Path, settings: TopicSettings) -> None:
+    disks.replace(disk, folder / NAME, json.dumps(settings.to_json(), indent=1).encode())
+
+
+def load(disk: Disk, folder: Path) -> TopicSettings | None:
+    """None when there is no such topic."""
+    try:
+        stored = json.loads(disk.read(folder / NAME))
+        grown = tuple(PartitionsAdded(**{**g, "ends": tuple(g["ends"])}) for g in stored["grown"])
+        schema, key = RecordSchema.of(stored["schema"]), tuple(stored["key"])
+        return TopicSettings(**{**stored, "schema": schema, "key": key, "grown": grown})
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{folder / NAME} cannot be read ({error}).", hint="restore that file from a backup; the records are intact"
+        ) from error

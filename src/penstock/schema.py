@@ -1,0 +1,529 @@
+"""One meaning of a record schema, however it was declared: Spark DDL, a dataclass or Arrow.
+
+declared as    "id BIGINT NOT NULL, at TIMESTAMP"  |  a dataclass  |  a pyarrow.Schema
+held as        an Arrow schema of the types in `_PLAIN`, decimals, lists, maps and structs
+stored as      its canonical DDL, for which `RecordSchema.of(schema.ddl) == schema`
+
+List elements and map values are always nullable and map keys never, since DDL cannot say otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import difflib
+import enum
+import functools
+import re
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.errors import BadSchema, IncompatibleSchema
+
+RESERVED = ("_partition", "_offset", "_timestamp", "_deleted", "_topic", "_watermark", "_heartbeat")
+
+DEFAULT_DDL = "key BINARY, value BINARY, headers MAP<STRING, BINARY>"
+
+# Arrow's IPC reader gives up at 64 levels; nobody reads 16.
+NESTING_MAX = 16
+
+_PLAIN: dict[str, pa.DataType] = {
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+_NAME_OF = {dtype: name for name, dtype in _PLAIN.items()}
+_ALIASES = {
+    "BYTE": "TINYINT",
+    "SHORT": "SMALLINT",
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "REAL": "FLOAT",
+    "DEC": "DECIMAL",
+    "NUMERIC": "DECIMAL",
+    "CHAR": "VARCHAR",
+    "TIMESTAMP_LTZ": "TIMESTAMP",
+}
+_KNOWN_TYPES = (*_PLAIN, *_ALIASES, "DECIMAL", "VARCHAR", "ARRAY", "MAP", "STRUCT")
+# What other systems call our types; too far from ours for a spelling match.
+_FOREIGN = {"TEXT": "STRING", "DATETIME": "TIMESTAMP", "BYTES": "BINARY", "BLOB": "BINARY", "JSON": "STRING"}
+
+_OF_PYTHON: dict[object, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    bool: pa.bool_(),
+    datetime.datetime: _PLAIN["TIMESTAMP"],
+    datetime.date: pa.date32(),
+    decimal.Decimal: pa.decimal128(38, 18),
+}
+_OF_ARROW: dict[pa.DataType, pa.DataType] = {
+    **{dtype: dtype for dtype in _PLAIN.values()},
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+_WIDENS_TO: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float64()),
+    pa.int16(): (pa.int32(), pa.int64(), pa.float64()),
+    pa.int32(): (pa.int64(), pa.float64()),
+    pa.float32(): (pa.float64(),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSchema:
+    """The user's columns of a topic, normalised. Two are equal when they store the same thing."""
+
+    arrow: pa.Schema
+    record_type: type | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, declared: str | type | pa.Schema | RecordSchema | None) -> RecordSchema:
+        """Read a declaration; `None` is the default of keyed bytes."""
+        if isinstance(declared, RecordSchema):
+            return declared
+        if declared is None:
+            declared = DEFAULT_DDL
+        if isinstance(declared, str):
+            return cls(_columns(_Ddl(declared).all_columns()))
+        if isinstance(declared, pa.Schema):
+            return cls(_columns([_arrow_field(column, column.name, 0) for column in declared]))
+        if isinstance(declared, type) and dataclasses.is_dataclass(declared):
+            return cls(_columns(_dataclass_fields(declared, "", 0)), declared)
+        raise BadSchema(
+            f"a schema cannot be read from {declared!r}.",
+            hint="declare it as DDL text, a dataclass (the class, not an instance) or a pyarrow.Schema",
+        )
+
+    @property
+    def ddl(self) -> str:
+        return ", ".join(_ddl_of_field(column, " ") for column in self.arrow)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.arrow.names)
+
+    def field(self, name: str) -> pa.Field:
+        if name not in self.arrow.names:
+            raise BadSchema(f'there is no column "{name}".', hint=did_you_mean(name, self.names))
+        return self.arrow.field(name)
+
+    def evolve_to(self, newer: RecordSchema) -> RecordSchema:
+        """`newer`, with the columns of this schema first and in their order.
+
+        Raises IncompatibleSchema unless every record stored under this schema can be read under it.
+        """
+        return RecordSchema(pa.schema(_evolved(self.arrow, newer.arrow, "")), newer.record_type)
+
+    def adopt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch stored under an older schema that evolved to this one, as this one.
+
+        System columns stay where they are, before or after the user's columns.
+        """
+        stored = [column for column in batch.schema if not self._is_system(column.name)]
+        if pa.schema(stored).equals(self.arrow):
+            return batch
+        unknown = [column.name for column in stored if column.name not in self.arrow.names]
+        if unknown:
+            raise IncompatibleSchema(unknown[0], "it is stored, but this schema does not have it")
+        first = batch.schema.names.index(stored[0].name) if stored else batch.num_columns
+        arrays = [self._adopted(batch, column) for column in self.arrow]
+        fields = list(self.arrow)
+        for at, column in enumerate(batch.schema):
+            if self._is_system(column.name):
+                place = len(fields) if at > first else at
+                fields.insert(place, column)
+                arrays.insert(place, batch.column(at))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _is_system(self, name: str) -> bool:
+        return name.startswith(RESERVED) and name not in self.arrow.names
+
+    @staticmethod
+    def _adopted(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
+        if column.name in batch.schema.names:
+            return batch.column(column.name).cast(column.type)
+        return pa.nulls(batch.num_rows, column.type)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint that names the closest of `known`, or all of them if none is close."""
+    choices = list(known)
+    lowered = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1)
+    return f'did you mean "{lowered[close[0]]}"?' if close else f"there are: {', '.join(choices)}"
+
+
+def ddl_of(dtype: pa.DataType) -> str:
+    """The canonical DDL of one supported type."""
+    if dtype in _NAME_OF:
+        return _NAME_OF[dtype]
+    if pa.types.is_decimal(dtype):
+        return f"DECIMAL({dtype.precision}, {dtype.scale})"
+    if pa.types.is_list(dtype):
+        return f"ARRAY<{ddl_of(dtype.value_type)}>"
+    if pa.types.is_map(dtype):
+        return f"MAP<{ddl_of(dtype.key_type)}, {ddl_of(dtype.item_type)}>"
+    assert pa.types.is_struct(dtype), dtype
+    return f"STRUCT<{', '.join(_ddl_of_field(inner, ': ') for inner in dtype)}>"
+
+
+def _ddl_of_field(column: pa.Field, separator: str) -> str:
+    quoted = "`" + column.name.replace("`", "``") + "`"
+    name = column.name if re.fullmatch(r"[A-Za-z_]\w*", column.name, re.ASCII) else quoted
+    return f"{name}{separator}{ddl_of(column.type)}{'' if column.nullable else ' NOT NULL'}"
+
+
+# What every declaration has to keep to ------------------------------------------------------------
+
+
+def _columns(fields: list[pa.Field]) -> pa.Schema:
+    reserved = [column.name for column in fields if column.name.lower() in RESERVED]
+    if reserved:
+        raise BadSchema(
+            f'the name "{reserved[0]}" is taken: every record has these already: {", ".join(RESERVED)}.',
+            hint="choose another name",
+        )
+    return pa.schema(_distinct(fields, "a schema"))
+
+
+def _struct(fields: list[pa.Field], path: str) -> pa.DataType:
+    return pa.struct(_distinct(fields, f'struct "{path}"'))
+
+
+def _map(key: pa.DataType, item: pa.DataType, path: str) -> pa.DataType:
+    if pa.types.is_nested(key):
+        raise BadSchema(f'"{path}": the key of a map cannot be {ddl_of(key)}.', hint="use a plain type")
+    return pa.map_(key, item)
+
+
+def _distinct(fields: list[pa.Field], owner: str) -> list[pa.Field]:
+    if not fields:
+        raise BadSchema(f"{owner} needs at least one column.", hint='for example "id BIGINT, at TIMESTAMP"')
+    seen: set[str] = set()
+    for name in (column.name for column in fields):
+        if not name or name.lower() in seen:
+            raise BadSchema(
+                f'{owner} has two columns named "{name}" (upper and lower case do not differ).'
+                if name
+                else f"{owner} has a column without a name.",
+                hint="give each column its own name",
+            )
+        seen.add(name.lower())
+    return fields
+
+
+def _deeper(depth: int, path: str) -> int:
+    if depth >= NESTING_MAX:
+        raise BadSchema(
+            f'"{path}" is nested more than {NESTING_MAX} levels deep.',
+            hint="flatten it; a dataclass that contains itself cannot be a record",
+        )
+    return depth + 1
+
+
+# DDL ----------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(
+    r"""\s*(?: (?P<quoted>`(?:[^`]|``)*`) | (?P<word>[^\W\d]\w*) | (?P<number>\d+)
+    | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*") | (?P<mark>[,:<>()]) | (?P<end>$) )""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else f'"{self.text}"'
+
+
+class _Ddl:
+    """A recursive descent parser of Spark's column lists. `next` is the token not yet taken."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+        self.next = self._scan()
+
+    def all_columns(self) -> list[pa.Field]:
+        columns = self._fields("", 0) if self.next.kind != "end" else []
+        if self.next.kind != "end":
+            raise self._bad(f'expected "," or the end, found {self.next}')
+        return columns
+
+    def one_type(self, path: str, depth: int) -> pa.DataType:
+        dtype = self._type(path, depth)
+        if self.next.kind != "end":
+            raise self._bad(f"expected the end of the type, found {self.next}")
+        return dtype
+
+    def _fields(self, path: str, depth: int) -> list[pa.Field]:
+        fields = [self._field(path, depth)]
+        while self._accept(","):
+            fields.append(self._field(path, depth))
+        return fields
+
+    def _field(self, path: str, depth: int) -> pa.Field:
+        if self.next.kind not in ("word", "quoted"):
+            raise self._bad(f"expected a column name, found {self.next}")
+        token = self._take()
+        name = token.text if token.kind == "word" else token.text[1:-1].replace("``", "`")
+        self._accept(":")
+        if self.next.kind != "word":
+            raise self._bad(f'expected a type after "{name}", found {self.next}')
+        dtype = self._type(f"{path}{name}", depth)
+        nullable = not self._accept("NOT")
+        if not nullable:
+            self._expect("NULL")
+        if self._accept("COMMENT") and self._take().kind != "text":
+            raise self._bad("expected a quoted text after COMMENT")
+        return pa.field(name, dtype, nullable=nullable)
+
+    def _type(self, path: str, depth: int) -> pa.DataType:
+        if self.next.kind != "word" or self.next.text.upper() not in _KNOWN_TYPES:
+            raise self._unknown_type()
+        depth = _deeper(depth, path)
+        word = self._take().text.upper()
+        name = _ALIASES.get(word, word)
+        if name in _PLAIN:
+            return _PLAIN[name]
+        if name == "DECIMAL":
+            return self._decimal()
+        if name == "VARCHAR":
+            self._arguments()
+            return pa.string()
+        return self._nested(name, path, depth)
+
+    def _nested(self, name: str, path: str, depth: int) -> pa.DataType:
+        self._expect("<")
+        if name == "STRUCT":
+            empty = self.next.text == ">"
+            dtype = _struct([] if empty else self._fields(f"{path}.", depth), path)
+        elif name == "ARRAY":
+            dtype = pa.list_(self._type(path, depth))
+        else:
+            key = self._type(path, depth)
+            self._expect(",")
+            dtype = _map(key, self._type(path, depth), path)
+        self._expect(">")
+        return dtype
+
+    def _decimal(self) -> pa.DataType:
+        token = self.next
+        precision, scale, *more = (*(self._arguments() if token.text == "(" else (10,)), 0, 0)[:3]
+        if not (1 <= precision <= 38 and 0 <= scale <= precision) or any(more):
+            raise self._bad("a DECIMAL(precision, scale) has 1 to 38 digits, scale of them fraction", token)
+        return pa.decimal128(precision, scale)
+
+    def _arguments(self) -> list[int]:
+        self._expect("(")
+        numbers: list[int] = []
+        while not numbers or self._accept(","):
+            if self.next.kind != "number":
+                raise self._bad(f"expected a number, found {self.next}")
+            numbers.append(int(self._take().text))
+        self._expect(")")
+        return numbers
+
+    def _accept(self, text: str) -> bool:
+        taken = self.next.kind in ("word", "mark") and self.next.text.upper() == text
+        if taken:
+            self._take()
+        return taken
+
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
+            raise self._bad(f'expected "{text}", found {self.next}')
+
+    def _take(self) -> _Token:
+        token, self.next = self.next, self._scan()
+        return token
+
+    def _scan(self) -> _Token:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None or match.lastgroup is None:
+            at = len(self.text) - len(self.text[self.position :].lstrip())
+            hint = "write names with other characters than letters, digits and _ in `back quotes`"
+            raise self._bad("cannot read this", _Token("", "", at), hint)
+        self.position = match.end()
+        return _Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
+
+    def _unknown_type(self) -> BadSchema:
+        word = self.next.text.upper()
+        hint = f'did you mean "{_FOREIGN[word]}"?' if word in _FOREIGN else did_you_mean(word, _KNOWN_TYPES)
+        return self._bad(f"there is no type {self.next}", hint=hint)
+
+    def _bad(self, problem: str, token: _Token | None = None, hint: str = "") -> BadSchema:
+        at = (token or self.next).at
+        start = self.text.rfind("\n", 0, at) + 1
+        line = self.text[start:].partition("\n")[0]
+        example = 'a schema reads like "id BIGINT NOT NULL, tags ARRAY<STRING>, at TIMESTAMP"'
+        return BadSchema(f"{problem}:\n  {line}\n  {' ' * (at - start)}^", hint=hint or example)
+
+
+# Dataclasses --------------------------------------------------------------------------------------
+
+
+def _dataclass_fields(declared: type, path: str, depth: int) -> list[pa.Field]:
+    try:
+        hints = typing.get_type_hints(declared, include_extras=True)
+    except (NameError, TypeError, SyntaxError) as error:
+        raise BadSchema(
+            f"the annotations of {declared.__qualname__} cannot be read: {error}.",
+            hint="define the classes it names at the top level of a module",
+        ) from error
+    return [
+        _hinted_field(member.name, hints[member.name], f"{path}{member.name}", depth)
+        for member in dataclasses.fields(declared)
+    ]
+
+
+def _hinted_field(name: str, hint: object, path: str, depth: int) -> pa.Field:
+    base, nullable, ddl = unwrap_hint(hint, path)
+    dtype = _Ddl(ddl).one_type(path, depth) if ddl else _hinted_type(base, path, depth)
+    return pa.field(name, dtype, nullable=nullable)
+
+
+def unwrap_hint(hint: object, path: str) -> tuple[object, bool, str]:
+    """The annotation without `| None` and `Annotated`: what is left, whether nullable, the DDL."""
+    nullable, ddl = False, ""
+    while True:
+        if typing.get_origin(hint) is typing.Annotated:
+            inner, *extras = typing.get_args(hint)
+            ddl = ddl or next((extra for extra in extras if isinstance(extra, str)), "")
+            hint = inner
+        elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+            choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
+            if len(choices) != 1:
+                raise _bad_hint(path, hint)
+            hint, nullable = choices[0], True
+        else:
+            return hint, nullable, ddl
+
+
+def _hinted_type(hint: object, path: str, depth: int) -> pa.DataType:
+    depth = _deeper(depth, path)
+    if hint in _OF_PYTHON:
+        return _OF_PYTHON[hint]
+    inner = [_hinted_field("", part, path, depth).type for part in typing.get_args(hint)]
+    if typing.get_origin(hint) is list:
+        return pa.list_(inner[0])
+    if typing.get_origin(hint) is dict:
+        return _map(inner[0], inner[1], path)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _struct(_dataclass_fields(hint, f"{path}.", depth), path)
+    raise _bad_hint(path, hint)
+
+
+def _bad_hint(path: str, hint: object) -> BadSchema:
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        advice = "use str or int, and store the .value"
+    else:
+        advice = (
+            "use int, float, str, bytes, bool, datetime, date, Decimal, list[X], dict[K, V], "
+            'a dataclass, any of them "| None", or Annotated[int, "INT"] to pick a DDL type'
+        )
+    shown = hint.__qualname__ if isinstance(hint, type) else str(hint)
+    return BadSchema(f'field "{path}": {shown} is no column type.', hint=advice)
+
+
+# Arrow --------------------------------------------------------------------------------------------
+
+
+def _arrow_field(column: pa.Field, path: str, depth: int) -> pa.Field:
+    return pa.field(column.name, _arrow_type(column.type, path, depth), nullable=column.nullable)
+
+
+def _arrow_type(dtype: pa.DataType, path: str, depth: int) -> pa.DataType:
+    inner = functools.partial(_arrow_type, path=path, depth=_deeper(depth, path))
+    if dtype in _OF_ARROW:
+        return _OF_ARROW[dtype]
+    if pa.types.is_timestamp(dtype):
+        return pa.timestamp("us", tz="UTC" if dtype.tz else None)
+    if pa.types.is_fixed_size_binary(dtype):
+        return pa.binary()
+    if pa.types.is_decimal(dtype) and 0 <= dtype.scale <= dtype.precision <= 38:
+        return pa.decimal128(dtype.precision, dtype.scale)
+    if pa.types.is_dictionary(dtype):
+        return inner(dtype.value_type)
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
+        return pa.list_(inner(dtype.value_type))
+    if pa.types.is_map(dtype):
+        return _map(inner(dtype.key_type), inner(dtype.item_type), path)
+    if pa.types.is_struct(dtype):
+        return _struct([_arrow_field(column, f"{path}.{column.name}", depth + 1) for column in dtype], path)
+    raise BadSchema(
+        f'column "{path}": Arrow type {dtype} cannot be stored.',
+        hint=f"cast it to one of: {', '.join(_PLAIN)}, DECIMAL(38, 18), ARRAY, MAP, STRUCT",
+    )
+
+
+# Evolution ----------------------------------------------------------------------------------------
+
+
+def _evolved(older: Iterable[pa.Field], newer: Iterable[pa.Field], path: str) -> list[pa.Field]:
+    coming = {column.name: column for column in newer}
+    kept = []
+    for column in older:
+        if column.name not in coming:
+            reason = "it is missing from the new schema; removing or renaming it would lose what is stored"
+            raise IncompatibleSchema(f"{path}{column.name}", reason)
+        kept.append(_evolved_field(column, coming.pop(column.name), f"{path}{column.name}"))
+    for column in coming.values():
+        if not column.nullable:
+            raise IncompatibleSchema(f"{path}{column.name}", "a new column cannot be NOT NULL")
+    return [*kept, *coming.values()]
+
+
+def _evolved_field(older: pa.Field, newer: pa.Field, path: str) -> pa.Field:
+    if older.nullable and not newer.nullable:
+        raise IncompatibleSchema(path, "it may hold nulls and cannot become NOT NULL")
+    return pa.field(newer.name, _evolved_type(older.type, newer.type, path), nullable=newer.nullable)
+
+
+def _evolved_type(older: pa.DataType, newer: pa.DataType, path: str) -> pa.DataType:
+    if pa.types.is_struct(older) and pa.types.is_struct(newer):
+        return pa.struct(_evolved(older, newer, f"{path}."))
+    if pa.types.is_list(older) and pa.types.is_list(newer):
+        return pa.list_(_evolved_type(older.value_type, newer.value_type, f"{path}.element"))
+    if pa.types.is_map(older) and pa.types.is_map(newer):
+        return pa.map_(
+            _evolved_type(older.key_type, newer.key_type, f"{path}.key"),
+            _evolved_type(older.item_type, newer.item_type, f"{path}.value"),
+        )
+    if older == newer or newer in _WIDENS_TO.get(older, ()) or _decimal_widens(older, newer):
+        return newer
+    raise IncompatibleSchema(path, f"{ddl_of(older)} cannot become {ddl_of(newer)} without loss")
+
+
+def _decimal_widens(older: pa.DataType, newer: pa.DataType) -> bool:
+    if not (pa.types.is_decimal(older) and pa.types.is_decimal(newer)):
+        return False
+    return bool(newer.scale >= older.scale and newer.precision - newer.scale >= older.precision - older.scale)
