@@ -20,11 +20,18 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from penstock.errors import BadSchema, IncompatibleSchema
 
+# pyarrow's stubs have a class for every kind; we tell kinds apart with `pa.types`.
+ArrowType: TypeAlias = Any
+ArrowField: TypeAlias = Any
+ArrowArray: TypeAlias = Any
+
+# The columns that the log itself adds to a record.
 RESERVED = ("_partition", "_offset", "_timestamp", "_deleted", "_topic", "_watermark", "_heartbeat")
 
 DEFAULT_DDL = "key BINARY, value BINARY, headers MAP<STRING, BINARY>"
@@ -32,7 +39,7 @@ DEFAULT_DDL = "key BINARY, value BINARY, headers MAP<STRING, BINARY>"
 # Arrow's IPC reader gives up at 64 levels; nobody reads 16.
 NESTING_MAX = 16
 
-_PLAIN: dict[str, pa.DataType] = {
+_PLAIN: dict[str, ArrowType] = {
     "TINYINT": pa.int8(),
     "SMALLINT": pa.int16(),
     "INT": pa.int32(),
@@ -62,7 +69,7 @@ _KNOWN_TYPES = (*_PLAIN, *_ALIASES, "DECIMAL", "VARCHAR", "ARRAY", "MAP", "STRUC
 # What other systems call our types; too far from ours for a spelling match.
 _FOREIGN = {"TEXT": "STRING", "DATETIME": "TIMESTAMP", "BYTES": "BINARY", "BLOB": "BINARY", "JSON": "STRING"}
 
-_OF_PYTHON: dict[object, pa.DataType] = {
+_OF_PYTHON: dict[object, ArrowType] = {
     int: pa.int64(),
     float: pa.float64(),
     str: pa.string(),
@@ -72,7 +79,7 @@ _OF_PYTHON: dict[object, pa.DataType] = {
     datetime.date: pa.date32(),
     decimal.Decimal: pa.decimal128(38, 18),
 }
-_OF_ARROW: dict[pa.DataType, pa.DataType] = {
+_OF_ARROW: dict[ArrowType, ArrowType] = {
     **{dtype: dtype for dtype in _PLAIN.values()},
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -85,7 +92,7 @@ _OF_ARROW: dict[pa.DataType, pa.DataType] = {
     pa.binary_view(): pa.binary(),
     pa.date64(): pa.date32(),
 }
-_WIDENS_TO: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+_WIDENS_TO: dict[ArrowType, tuple[ArrowType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float64()),
     pa.int16(): (pa.int32(), pa.int64(), pa.float64()),
     pa.int32(): (pa.int64(), pa.float64()),
@@ -103,18 +110,17 @@ class RecordSchema:
     @classmethod
     def of(cls, declared: str | type | pa.Schema | RecordSchema | None) -> RecordSchema:
         """Read a declaration; `None` is the default of keyed bytes."""
-        if isinstance(declared, RecordSchema):
-            return declared
-        if declared is None:
-            declared = DEFAULT_DDL
-        if isinstance(declared, str):
-            return cls(_columns(_Ddl(declared).all_columns()))
-        if isinstance(declared, pa.Schema):
-            return cls(_columns([_arrow_field(column, column.name, 0) for column in declared]))
-        if isinstance(declared, type) and dataclasses.is_dataclass(declared):
-            return cls(_columns(_dataclass_fields(declared, "", 0)), declared)
+        given: object = DEFAULT_DDL if declared is None else declared
+        if isinstance(given, RecordSchema):
+            return given
+        if isinstance(given, str):
+            return cls(_columns(_Ddl(given).all_columns()))
+        if isinstance(given, pa.Schema):
+            return cls(_columns([_arrow_field(column, column.name, 0) for column in given]))
+        if isinstance(given, type) and dataclasses.is_dataclass(given):
+            return cls(_columns(_dataclass_fields(given, "", 0)), given)
         raise BadSchema(
-            f"a schema cannot be read from {declared!r}.",
+            f"a schema cannot be read from {given!r}.",
             hint="declare it as DDL text, a dataclass (the class, not an instance) or a pyarrow.Schema",
         )
 
@@ -126,7 +132,7 @@ class RecordSchema:
     def names(self) -> tuple[str, ...]:
         return tuple(self.arrow.names)
 
-    def field(self, name: str) -> pa.Field:
+    def field(self, name: str) -> pa.Field[Any]:
         if name not in self.arrow.names:
             raise BadSchema(f'there is no column "{name}".', hint=did_you_mean(name, self.names))
         return self.arrow.field(name)
@@ -163,10 +169,11 @@ class RecordSchema:
         return name.startswith(RESERVED) and name not in self.arrow.names
 
     @staticmethod
-    def _adopted(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
-        if column.name in batch.schema.names:
-            return batch.column(column.name).cast(column.type)
-        return pa.nulls(batch.num_rows, column.type)
+    def _adopted(batch: pa.RecordBatch, column: ArrowField) -> ArrowArray:
+        if column.name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, column.type)
+        stored: ArrowArray = batch.column(column.name)
+        return stored if stored.type == column.type else stored.cast(column.type)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -177,7 +184,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{lowered[close[0]]}"?' if close else f"there are: {', '.join(choices)}"
 
 
-def ddl_of(dtype: pa.DataType) -> str:
+def ddl_of(dtype: ArrowType) -> str:
     """The canonical DDL of one supported type."""
     if dtype in _NAME_OF:
         return _NAME_OF[dtype]
@@ -191,7 +198,7 @@ def ddl_of(dtype: pa.DataType) -> str:
     return f"STRUCT<{', '.join(_ddl_of_field(inner, ': ') for inner in dtype)}>"
 
 
-def _ddl_of_field(column: pa.Field, separator: str) -> str:
+def _ddl_of_field(column: ArrowField, separator: str) -> str:
     quoted = "`" + column.name.replace("`", "``") + "`"
     name = column.name if re.fullmatch(r"[A-Za-z_]\w*", column.name, re.ASCII) else quoted
     return f"{name}{separator}{ddl_of(column.type)}{'' if column.nullable else ' NOT NULL'}"
@@ -200,7 +207,7 @@ def _ddl_of_field(column: pa.Field, separator: str) -> str:
 # What every declaration has to keep to ------------------------------------------------------------
 
 
-def _columns(fields: list[pa.Field]) -> pa.Schema:
+def _columns(fields: list[ArrowField]) -> pa.Schema:
     reserved = [column.name for column in fields if column.name.lower() in RESERVED]
     if reserved:
         raise BadSchema(
@@ -210,17 +217,17 @@ def _columns(fields: list[pa.Field]) -> pa.Schema:
     return pa.schema(_distinct(fields, "a schema"))
 
 
-def _struct(fields: list[pa.Field], path: str) -> pa.DataType:
+def _struct(fields: list[ArrowField], path: str) -> ArrowType:
     return pa.struct(_distinct(fields, f'struct "{path}"'))
 
 
-def _map(key: pa.DataType, item: pa.DataType, path: str) -> pa.DataType:
+def _map(key: ArrowType, item: ArrowType, path: str) -> ArrowType:
     if pa.types.is_nested(key):
         raise BadSchema(f'"{path}": the key of a map cannot be {ddl_of(key)}.', hint="use a plain type")
     return pa.map_(key, item)
 
 
-def _distinct(fields: list[pa.Field], owner: str) -> list[pa.Field]:
+def _distinct(fields: list[ArrowField], owner: str) -> list[ArrowField]:
     if not fields:
         raise BadSchema(f"{owner} needs at least one column.", hint='for example "id BIGINT, at TIMESTAMP"')
     seen: set[str] = set()
@@ -272,25 +279,25 @@ class _Ddl:
         self.position = 0
         self.next = self._scan()
 
-    def all_columns(self) -> list[pa.Field]:
+    def all_columns(self) -> list[ArrowField]:
         columns = self._fields("", 0) if self.next.kind != "end" else []
         if self.next.kind != "end":
             raise self._bad(f'expected "," or the end, found {self.next}')
         return columns
 
-    def one_type(self, path: str, depth: int) -> pa.DataType:
+    def one_type(self, path: str, depth: int) -> ArrowType:
         dtype = self._type(path, depth)
         if self.next.kind != "end":
             raise self._bad(f"expected the end of the type, found {self.next}")
         return dtype
 
-    def _fields(self, path: str, depth: int) -> list[pa.Field]:
+    def _fields(self, path: str, depth: int) -> list[ArrowField]:
         fields = [self._field(path, depth)]
         while self._accept(","):
             fields.append(self._field(path, depth))
         return fields
 
-    def _field(self, path: str, depth: int) -> pa.Field:
+    def _field(self, path: str, depth: int) -> ArrowField:
         if self.next.kind not in ("word", "quoted"):
             raise self._bad(f"expected a column name, found {self.next}")
         token = self._take()
@@ -306,7 +313,7 @@ class _Ddl:
             raise self._bad("expected a quoted text after COMMENT")
         return pa.field(name, dtype, nullable=nullable)
 
-    def _type(self, path: str, depth: int) -> pa.DataType:
+    def _type(self, path: str, depth: int) -> ArrowType:
         if self.next.kind != "word" or self.next.text.upper() not in _KNOWN_TYPES:
             raise self._unknown_type()
         depth = _deeper(depth, path)
@@ -321,7 +328,7 @@ class _Ddl:
             return pa.string()
         return self._nested(name, path, depth)
 
-    def _nested(self, name: str, path: str, depth: int) -> pa.DataType:
+    def _nested(self, name: str, path: str, depth: int) -> ArrowType:
         self._expect("<")
         if name == "STRUCT":
             empty = self.next.text == ">"
@@ -335,7 +342,7 @@ class _Ddl:
         self._expect(">")
         return dtype
 
-    def _decimal(self) -> pa.DataType:
+    def _decimal(self) -> ArrowType:
         token = self.next
         precision, scale, *more = (*(self._arguments() if token.text == "(" else (10,)), 0, 0)[:3]
         if not (1 <= precision <= 38 and 0 <= scale <= precision) or any(more):
@@ -391,7 +398,7 @@ class _Ddl:
 # Dataclasses --------------------------------------------------------------------------------------
 
 
-def _dataclass_fields(declared: type, path: str, depth: int) -> list[pa.Field]:
+def _dataclass_fields(declared: type, path: str, depth: int) -> list[ArrowField]:
     try:
         hints = typing.get_type_hints(declared, include_extras=True)
     except (NameError, TypeError, SyntaxError) as error:
@@ -405,7 +412,7 @@ def _dataclass_fields(declared: type, path: str, depth: int) -> list[pa.Field]:
     ]
 
 
-def _hinted_field(name: str, hint: object, path: str, depth: int) -> pa.Field:
+def _hinted_field(name: str, hint: object, path: str, depth: int) -> ArrowField:
     base, nullable, ddl = unwrap_hint(hint, path)
     dtype = _Ddl(ddl).one_type(path, depth) if ddl else _hinted_type(base, path, depth)
     return pa.field(name, dtype, nullable=nullable)
@@ -428,7 +435,7 @@ def unwrap_hint(hint: object, path: str) -> tuple[object, bool, str]:
             return hint, nullable, ddl
 
 
-def _hinted_type(hint: object, path: str, depth: int) -> pa.DataType:
+def _hinted_type(hint: object, path: str, depth: int) -> ArrowType:
     depth = _deeper(depth, path)
     if hint in _OF_PYTHON:
         return _OF_PYTHON[hint]
@@ -457,20 +464,12 @@ def _bad_hint(path: str, hint: object) -> BadSchema:
 # Arrow --------------------------------------------------------------------------------------------
 
 
-def _arrow_field(column: pa.Field, path: str, depth: int) -> pa.Field:
+def _arrow_field(column: ArrowField, path: str, depth: int) -> ArrowField:
     return pa.field(column.name, _arrow_type(column.type, path, depth), nullable=column.nullable)
 
 
-def _arrow_type(dtype: pa.DataType, path: str, depth: int) -> pa.DataType:
+def _arrow_type(dtype: ArrowType, path: str, depth: int) -> ArrowType:
     inner = functools.partial(_arrow_type, path=path, depth=_deeper(depth, path))
-    if dtype in _OF_ARROW:
-        return _OF_ARROW[dtype]
-    if pa.types.is_timestamp(dtype):
-        return pa.timestamp("us", tz="UTC" if dtype.tz else None)
-    if pa.types.is_fixed_size_binary(dtype):
-        return pa.binary()
-    if pa.types.is_decimal(dtype) and 0 <= dtype.scale <= dtype.precision <= 38:
-        return pa.decimal128(dtype.precision, dtype.scale)
     if pa.types.is_dictionary(dtype):
         return inner(dtype.value_type)
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype):
@@ -479,16 +478,28 @@ def _arrow_type(dtype: pa.DataType, path: str, depth: int) -> pa.DataType:
         return _map(inner(dtype.key_type), inner(dtype.item_type), path)
     if pa.types.is_struct(dtype):
         return _struct([_arrow_field(column, f"{path}.{column.name}", depth + 1) for column in dtype], path)
-    raise BadSchema(
-        f'column "{path}": Arrow type {dtype} cannot be stored.',
-        hint=f"cast it to one of: {', '.join(_PLAIN)}, DECIMAL(38, 18), ARRAY, MAP, STRUCT",
-    )
+    plain = _arrow_plain(dtype)
+    if plain is None:
+        known = f"{', '.join(_PLAIN)}, DECIMAL(38, 18), ARRAY, MAP, STRUCT"
+        raise BadSchema(f'column "{path}": Arrow type {dtype} cannot be stored.', hint=f"cast it to {known}")
+    return plain
+
+
+def _arrow_plain(dtype: ArrowType) -> ArrowType | None:
+    if pa.types.is_timestamp(dtype):
+        return pa.timestamp("us", tz="UTC" if dtype.tz else None)
+    if pa.types.is_fixed_size_binary(dtype):
+        return pa.binary()
+    if pa.types.is_decimal(dtype):
+        fits = 0 <= dtype.scale <= dtype.precision <= 38
+        return pa.decimal128(dtype.precision, dtype.scale) if fits else None
+    return _OF_ARROW.get(dtype)
 
 
 # Evolution ----------------------------------------------------------------------------------------
 
 
-def _evolved(older: Iterable[pa.Field], newer: Iterable[pa.Field], path: str) -> list[pa.Field]:
+def _evolved(older: Iterable[ArrowField], newer: Iterable[ArrowField], path: str) -> list[ArrowField]:
     coming = {column.name: column for column in newer}
     kept = []
     for column in older:
@@ -502,13 +513,13 @@ def _evolved(older: Iterable[pa.Field], newer: Iterable[pa.Field], path: str) ->
     return [*kept, *coming.values()]
 
 
-def _evolved_field(older: pa.Field, newer: pa.Field, path: str) -> pa.Field:
+def _evolved_field(older: ArrowField, newer: ArrowField, path: str) -> ArrowField:
     if older.nullable and not newer.nullable:
         raise IncompatibleSchema(path, "it may hold nulls and cannot become NOT NULL")
     return pa.field(newer.name, _evolved_type(older.type, newer.type, path), nullable=newer.nullable)
 
 
-def _evolved_type(older: pa.DataType, newer: pa.DataType, path: str) -> pa.DataType:
+def _evolved_type(older: ArrowType, newer: ArrowType, path: str) -> ArrowType:
     if pa.types.is_struct(older) and pa.types.is_struct(newer):
         return pa.struct(_evolved(older, newer, f"{path}."))
     if pa.types.is_list(older) and pa.types.is_list(newer):
@@ -523,7 +534,7 @@ def _evolved_type(older: pa.DataType, newer: pa.DataType, path: str) -> pa.DataT
     raise IncompatibleSchema(path, f"{ddl_of(older)} cannot become {ddl_of(newer)} without loss")
 
 
-def _decimal_widens(older: pa.DataType, newer: pa.DataType) -> bool:
+def _decimal_widens(older: ArrowType, newer: ArrowType) -> bool:
     if not (pa.types.is_decimal(older) and pa.types.is_decimal(newer)):
         return False
     return bool(newer.scale >= older.scale and newer.precision - newer.scale >= older.precision - older.scale)

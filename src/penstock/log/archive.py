@@ -29,7 +29,9 @@ def write(
     """Write and sync the Parquet form of a sealed segment; the caller makes it live."""
     generation = entry.generation + 1
     name = segment.file_name(entry.base, generation, SUFFIX)
-    facts = {b"penstock": f"{entry.base},{entry.end},{entry.rows},{entry.first_time_us},{entry.last_time_us}".encode()}
+    facts = {
+        b"penstock": f"{entry.base},{entry.end},{entry.rows},{entry.first_time_us},{entry.last_time_us}".encode()
+    }
     content = io.BytesIO()
     with pq.ParquetWriter(
         content, schema.with_metadata(facts), compression="zstd", write_page_checksum=True
@@ -84,8 +86,7 @@ def read(partition: Partition, entry: SegmentEntry, offset: int, stop: int) -> I
         statistics = _offsets_of(parquet, group)
         if statistics.max < offset or statistics.min >= stop:
             continue
-        for batch in parquet.iter_batches(row_groups=[group]):
-            yield batch
+        yield from parquet.iter_batches(row_groups=[group])
 
 
 def _offsets_of(parquet: pq.ParquetFile, group: int) -> pq.Statistics:

@@ -89,6 +89,6 @@ def _merged(known: Latest, newer: Latest) -> Latest:
 
 
 def _read(partition: Partition, settings: TopicSettings, entry: SegmentEntry) -> Iterator[pa.RecordBatch]:
-    from penstock.log.maintenance import read  # noqa: PLC0415  # maintenance decides, this computes
+    from penstock.log.maintenance import read  # maintenance decides, this computes
 
     return read(partition, settings, entry)

@@ -101,7 +101,11 @@ class Consumer:
 
     def _finish_current(self) -> None:
         event, self._current = self._current, None
-        if self._note_progress is None and event is not None and (reading := self._readings.get(event.partition)):
+        if (
+            self._note_progress is None
+            and event is not None
+            and (reading := self._readings.get(event.partition))
+        ):
             reading.done = event.offset + 1
 
     def _keep_up(self) -> None:
@@ -247,7 +251,7 @@ class Consumer:
         Events with the same key are handled one after the other, in order. Only what is
         processed without a gap is committed. The first exception of a handler stops it and is raised.
         """
-        from penstock.log.parallel import process  # noqa: PLC0415  # it builds on this class
+        from penstock.log.parallel import process  # it builds on this class
 
         return process(self, handler, parallel)
 

@@ -294,7 +294,7 @@ class RealDisk:
 
     def names(self, folder: Path) -> list[str]:
         try:
-            return sorted(os.listdir(folder))
+            return sorted(child.name for child in folder.iterdir())
         except FileNotFoundError:
             return []
 
@@ -304,7 +304,7 @@ class RealDisk:
 
     def rename(self, old: Path, new: Path) -> None:
         with _storage_errors(new):
-            os.replace(old, new)
+            old.replace(new)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

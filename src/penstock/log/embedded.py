@@ -1,9 +1,9 @@
 """The embedded log: the log port on plain files, without a server.
 
-    <home>/log.json              marks a log, with the format's version
-    <home>/ledger/               atomic appends and producer positions
-    <home>/groups.db             consumer groups (SQLite)
-    <home>/topics/<name>/        topic.json, signal, and a folder per partition
+<home>/log.json              marks a log, with the format's version
+<home>/ledger/               atomic appends and producer positions
+<home>/groups.db             consumer groups (SQLite)
+<home>/topics/<name>/        topic.json, signal, and a folder per partition
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BadOption, NotSupported, PenstockError, TopicExists, UnknownTopic
+from penstock.errors import BadOption, NotSupported, TopicExists, UnknownTopic
+from penstock.log import active, atomic, framing, maintenance, partition, settings
 from penstock.log import ledger as ledgers
-from penstock.log import maintenance, partition, settings, signal
-from penstock.log.disk import Disk, RealDisk, replace as replace_file
-from penstock.log.frame import Origin, PendingFrame, event_range
+from penstock.log.disk import Disk, RealDisk
+from penstock.log.disk import replace as replace_file
 from penstock.log.group import GroupStore
 from penstock.log.head import DELETED, Head
-from penstock.log.ledger import Ledger, ProducerState, Share
-from penstock.log.partition import Committed, Extent, Partition, StaleSettings
+from penstock.log.ledger import Ledger, ProducerState
+from penstock.log.opened import OpenTopic
+from penstock.log.partition import Extent, Partition, StaleSettings
 from penstock.log.port import (
     AtomicResult,
     GroupInfo,
@@ -37,7 +38,6 @@ from penstock.log.port import (
     ProducerPosition,
     StaleAppend,
 )
-from penstock.log.reader import PartitionReader
 from penstock.log.settings import PartitionsAdded, TopicSettings
 
 FORMAT = 1
@@ -56,7 +56,7 @@ class EmbeddedLog:
         self.clock: Clock = clock or SystemClock()
         self._open_or_create()
         self.ledger = Ledger(self.disk, self.home / "ledger")
-        self._topics: dict[str, _OpenTopic] = {}
+        self._topics: dict[str, OpenTopic] = {}
         self._mutex = threading.Lock()
         self._groups: GroupStore | None = None
 
@@ -103,7 +103,7 @@ class EmbeddedLog:
             if self.disk.exists(folder / settings.NAME):
                 raise TopicExists(wanted.name)
             for number in range(wanted.partitions):
-                partition.create(self.disk, folder / str(number), wanted, number)
+                active.create_partition(self.disk, folder / str(number), wanted, number)
             self.disk.sync_folder(folder)
             self.disk.sync_folder(folder.parent)
             settings.store(self.disk, folder, wanted)
@@ -129,7 +129,7 @@ class EmbeddedLog:
             for p, head in heads:
                 p.update(replace(head, settings=altered.version))
             for number in range(current.partitions, altered.partitions):
-                partition.create(self.disk, topic.folder / str(number), altered, number)
+                active.create_partition(self.disk, topic.folder / str(number), altered, number)
             self.disk.sync_folder(topic.folder)
             settings.store(self.disk, topic.folder, altered)
             topic.reload()
@@ -150,15 +150,16 @@ class EmbeddedLog:
             self._topics.pop(name, None)
         self.disk.remove_folder(topic.folder)
 
-    def _topic(self, name: str) -> _OpenTopic:
+    def _topic(self, name: str) -> OpenTopic:
         with self._mutex:
             topic = self._topics.get(name)
             if topic is None or topic.pid != os.getpid():
                 settings.check_name("topic", name)
-                found = settings.load(self.disk, self.home / "topics" / name)
+                folder = self.home / "topics" / name
+                found = settings.load(self.disk, folder)
                 if found is None:
                     raise UnknownTopic(name, known=self.topics())
-                topic = self._topics[name] = _OpenTopic(self, found)
+                topic = self._topics[name] = OpenTopic(self.disk, self.clock, self.ledger, folder, found)
             return topic
 
     def _gone(self, name: str) -> UnknownTopic:
@@ -170,7 +171,7 @@ class EmbeddedLog:
 
     def append(self, wanted: TopicSettings, parts: Parts) -> Position:
         topic = self._topic(wanted.name)
-        framed = {number: _frames(wanted, batches) for number, batches in sorted(parts.items())}
+        framed = {number: framing.frames(wanted, batches) for number, batches in sorted(parts.items())}
         extents: dict[int, Extent] = {}
         try:
             for number, frames in framed.items():
@@ -185,9 +186,9 @@ class EmbeddedLog:
         for number, extent in extents.items():
             if extent.rolled:
                 self.maintain(wanted.name, number)
-        return _position(wanted.name, {n: (e.first, e.end) for n, e in extents.items()})
+        return framing.position_of(wanted.name, {n: (e.first, e.end) for n, e in extents.items()})
 
-    def _finish(self, topic: _OpenTopic, extents: Mapping[int, Extent], wanted: TopicSettings) -> None:
+    def _finish(self, topic: OpenTopic, extents: Mapping[int, Extent], wanted: TopicSettings) -> None:
         try:
             for number, extent in extents.items():
                 topic.partition(number).finish(extent, wanted)
@@ -217,63 +218,15 @@ class EmbeddedLog:
         parts: Mapping[str, tuple[TopicSettings, Parts]],
         position: bytes | None,
     ) -> AtomicResult:
-        for name, (wanted, _) in parts.items():
-            self._topic(name).settings()
-            settings.check_name("topic", wanted.name)
-        transaction = self.ledger.new_transaction()
-        origin = Origin(producer, epoch, sequence, transaction)
-        places = {
-            (name, number): (wanted, _frames(wanted, batches, origin))
-            for name, (wanted, by_partition) in parts.items()
-            for number, batches in by_partition.items()
-            if batches
-        }
-        with contextlib.ExitStack() as stack:
-            # Sorted: two atomic appends that share partitions must take them in one order.
-            held = [self._take(stack, *place, *places[place]) for place in sorted(places)]
-            state = self.ledger.check(producer, epoch)
-            if sequence <= state.sequence:
-                return _stored_before(state, sequence)
-            shares = self._stage_and_commit(held, producer, ProducerState(epoch, sequence, position, transaction))
-        for name in parts:
-            self._topic(name).signal()
+        opened = {name: self._topic(name) for name in parts}
+        state = ProducerState(epoch, sequence, position)
+        done = atomic.append(self.ledger, opened, producer, state, parts)
+        for topic in opened.values():
+            topic.signal()
         self.ledger.rewrite_if_due(self._settle_all)
-        for place in held:
-            if place.rolled:
-                self.maintain(place.partition.topic, place.partition.number)
-        return AtomicResult(_positions(shares), sequence)
-
-    def _take(
-        self, stack: contextlib.ExitStack, name: str, number: int, wanted: TopicSettings, frames: list[PendingFrame]
-    ) -> _Held:
-        partition_ = self._topic(name).partition(number)
-        try:
-            head = stack.enter_context(partition_.locked(wanted))
-        except StaleSettings:
-            self._topic(name).reload()
-            raise StaleAppend({}) from None
-        return _Held(partition_, wanted, head, frames)
-
-    def _stage_and_commit(self, held: list[_Held], producer: str, state: ProducerState) -> tuple[Share, ...]:
-        begun: list[_Held] = []
-        staged: list[tuple[_Held, Head]] = []
-        try:
-            for place in held:
-                place.roll_if_due()
-                begun.append(place)
-                staged.append((place, place.partition.stage(place.head, place.frames, state.transaction)))
-            shares = tuple(_share(place, head) for place, head in staged)
-            self.ledger.commit(producer, replace(state, shares=shares))
-        except PenstockError:
-            # A ledger that could not be put right leaves the outcome open: then the
-            # partitions keep their mark and whoever comes next asks again.
-            if not self.ledger.in_doubt():
-                for place in begun:
-                    place.partition.abandon(place.head)
-            raise
-        for place, head in staged:
-            place.partition.publish(head)
-        return shares
+        for name, number in done.rolled:
+            self.maintain(name, number)
+        return done.result
 
     def _settle_all(self) -> None:
         for name in self.topics():
@@ -325,7 +278,7 @@ class EmbeddedLog:
         return self.groups_store().groups()
 
     def group(self, group: str, topic: str) -> GroupInfo:
-        from penstock.log import lag  # noqa: PLC0415  # it reads through this log
+        from penstock.log import lag  # it reads through this log
 
         return lag.describe(self, group, topic)
 
@@ -333,7 +286,9 @@ class EmbeddedLog:
 
     def maintain(self, topic: str, number: int) -> maintenance.Done:
         """Merge, compact, archive and expire sealed segments of a partition, as its topic asks for."""
-        return maintenance.run(self._topic(topic).partition(number), self.settings(topic), self.groups_store())
+        return maintenance.run(
+            self._topic(topic).partition(number), self.settings(topic), self.groups_store()
+        )
 
     def partition(self, topic: str, number: int) -> Partition:
         """For maintenance commands and tests: the partition behind the port."""
@@ -350,164 +305,6 @@ class EmbeddedLog:
         self.ledger.close()
 
 
-class _OpenTopic:
-    """A topic as this process has it open."""
-
-    def __init__(self, log: EmbeddedLog, found: TopicSettings) -> None:
-        self.pid = os.getpid()
-        self.name = found.name
-        self.folder = log.home / "topics" / found.name
-        self._log = log
-        self._settings = found
-        self._partitions: dict[int, Partition] = {}
-        self._readers: dict[int, list[PartitionReader]] = {}
-        self._mutex = threading.Lock()
-        self._shared = log.disk.shared(self.folder / "signal", 4096)
-        self._words = self._shared.view.cast("I")
-
-    def settings(self) -> TopicSettings:
-        """As of the last time a partition showed that they changed; refreshed here from its head."""
-        if self.partition(0).head().settings not in {self._settings.version, 0}:
-            self.reload()
-        return self._settings
-
-    def reload(self) -> TopicSettings:
-        found = settings.load(self._log.disk, self.folder)
-        if found is None:
-            raise UnknownTopic(self.name)
-        self._settings = found
-        return found
-
-    def at_version(self, version: int) -> TopicSettings:
-        return self._settings if version in {self._settings.version, 0} else self.reload()
-
-    def partition(self, number: int) -> Partition:
-        with self._mutex:
-            if number not in self._partitions:
-                if number >= self._settings.partitions:
-                    self.reload()
-                if not 0 <= number < self._settings.partitions:
-                    raise BadOption(
-                        f'topic "{self.name}" has no partition {number}.',
-                        hint=f"choose 0 to {self._settings.partitions - 1}",
-                    )
-                self._partitions[number] = Partition(
-                    self._log.disk, self._log.clock, self.folder / str(number), topic=self.name, number=number,
-                    settings=self.reload, transactions=_PartitionLedger(self._log.ledger, self.name, number),
-                )  # fmt: skip
-            return self._partitions[number]
-
-    def partitions(self) -> list[Partition]:
-        return [self.partition(number) for number in range(self.settings().partitions)]
-
-    @contextlib.contextmanager
-    def reading(self, number: int) -> Iterator[PartitionReader]:
-        """A reader of this partition that nobody else uses meanwhile."""
-        partition_ = self.partition(number)
-        with self._mutex:
-            idle = self._readers.setdefault(number, [])
-            reader = idle.pop() if idle else PartitionReader(partition_, self.at_version)
-        try:
-            yield reader
-        finally:
-            with self._mutex:
-                if len(idle) < _READERS_KEPT:
-                    idle.append(reader)
-
-    def signal(self) -> None:
-        self._words[0] = signal.stamp()
-        self._shared.wake(0)
-
-    def wait(self, ends: Mapping[int, int], timeout_s: float) -> bool:
-        monotonic = self._log.clock.monotonic
-        deadline = monotonic() + timeout_s
-        while True:
-            seen = self._words[0]
-            if any(self.partition(number).head().visible_offset > end for number, end in ends.items()):
-                return True
-            left = deadline - monotonic()
-            if left <= 0:
-                return False
-            self._shared.wait(0, seen, min(left, 1.0))
-
-    def close(self) -> None:
-        for readers in self._readers.values():
-            for reader in readers:
-                reader.close()
-        for partition_ in self._partitions.values():
-            partition_.close()
-        self._words.release()
-        self._shared.close()
-
-
-@dataclass(slots=True)
-class _Held:
-    """A partition locked for an atomic append."""
-
-    partition: Partition
-    settings: TopicSettings
-    head: Head
-    frames: list[PendingFrame]
-    rolled: bool = False
-
-    def roll_if_due(self) -> None:
-        fresh = self.partition.roll_if_due(self.head, self.frames, self.settings)
-        if fresh:
-            self.head, self.rolled = fresh, True
-
-
-@dataclass(frozen=True, slots=True)
-class _PartitionLedger:
-    ledger: Ledger
-    topic: str
-    partition: int
-
-    def outcome(self, transaction: str) -> Committed | None:
-        return self.ledger.outcome(transaction, self.topic, self.partition)
-
-    def was_committed(self, transaction: str) -> bool:
-        return self.ledger.was_committed(transaction)
-
-
-def _frames(wanted: TopicSettings, batches: Iterable[pa.RecordBatch], origin: Origin | None = None) -> list[PendingFrame]:
-    return [
-        PendingFrame(piece, event_us=event_range(wanted.event_time, piece), origin=origin)
-        for batch in batches
-        for piece in _pieces(batch)
-    ]
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Frames of a size that a reader can hold easily."""
-    rows = max(1, batch.num_rows * _FRAME_BYTES // max(batch.nbytes, 1))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
-
-
-def _position(topic: str, ranges: Mapping[int, tuple[int, int]]) -> Position:
-    return Position(
-        topic, {n: end for n, (_, end) in ranges.items()}, firsts={n: first for n, (first, _) in ranges.items()}
-    )
-
-
-def _share(place: _Held, staged: Head) -> Share:
-    committed = Committed(staged.next_offset, staged.written_bytes, staged.frames, staged.last_time_us)
-    return Share(place.partition.topic, place.partition.number, place.head.next_offset, committed)
-
-
-def _positions(shares: tuple[Share, ...]) -> tuple[Position, ...]:
-    by_topic: dict[str, dict[int, tuple[int, int]]] = {}
-    for share in shares:
-        by_topic.setdefault(share.topic, {})[share.partition] = (share.first, share.committed.end)
-    return tuple(_position(topic, ranges) for topic, ranges in by_topic.items())
-
-
-def _stored_before(state: ProducerState, sequence: int) -> AtomicResult:
-    # Only the last append is remembered with its offsets.
-    known = _positions(state.shares) if sequence == state.sequence else ()
-    return AtomicResult(known, sequence, duplicate=True)
-
-
 def _altered(
     current: TopicSettings, wanted: TopicSettings, heads: list[tuple[Partition, Head]], now_us: int
 ) -> TopicSettings:
@@ -517,7 +314,8 @@ def _altered(
         raise BadOption("a topic's key cannot change.", hint="create a new topic and copy the records")
     if current.compacted and not wanted.compacted:
         raise BadOption(
-            "a compacted topic stays compacted: its deletes would come back as records.", hint="create a new topic"
+            "a compacted topic stays compacted: its deletes would come back as records.",
+            hint="create a new topic",
         )
     if wanted.partitions < current.partitions:
         raise BadOption(
@@ -528,7 +326,7 @@ def _altered(
     if wanted.partitions > current.partitions:
         if current.compacted or wanted.compacted:
             raise BadOption(
-                "a compacted topic cannot get more partitions: a key that moved would stay in its old one for ever.",
+                "a compacted topic cannot get more partitions: a moved key would stay in its old one for ever.",
                 hint="create a new topic with more partitions and copy the records",
             )
         ends = tuple(head.next_offset for _, head in heads)

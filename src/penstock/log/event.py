@@ -25,7 +25,14 @@ class Event:
     __slots__ = ("deleted", "group", "offset", "partition", "time_us", "topic", "value")
 
     def __init__(
-        self, topic: str, partition: int, offset: int, time_us: int, value: Any, deleted: bool = False, group: str = ""
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        time_us: int,
+        value: Any,
+        deleted: bool = False,
+        group: str = "",
     ) -> None:
         self.topic, self.partition, self.offset, self.time_us = topic, partition, offset, time_us
         self.value, self.deleted, self.group = value, deleted, group

@@ -83,10 +83,16 @@ class PendingFrame:
     def size_bytes(self) -> int:
         return len(self._bytes)
 
-    def place(self, base: int, time_us: int, *, end: int | None = None, time_us_max: int | None = None) -> memoryview:
+    def place(
+        self, base: int, time_us: int, *, end: int | None = None, time_us_max: int | None = None
+    ) -> memoryview:
         """The finished bytes of this frame at offset `base`."""
         header = self._header(
-            base, end if end is not None else base + self.rows, time_us, time_us_max or time_us, self.size_bytes
+            base,
+            end if end is not None else base + self.rows,
+            time_us,
+            time_us_max or time_us,
+            self.size_bytes,
         )
         self._bytes[self._header_at : self._header_at + len(header)] = header
         sum_at = self._header_at + header.index(_SUM_MARK) + len(_SUM_MARK)
@@ -106,7 +112,8 @@ class PendingFrame:
 
 def _serialize(batch: pa.RecordBatch, placeholder: bytes) -> tuple[memoryview, int]:
     room = pa.allocate_buffer(
-        pa.ipc.get_record_batch_size(batch) + 4 * len(placeholder) + 4096 + 512 * len(batch.schema), resizable=False
+        pa.ipc.get_record_batch_size(batch) + 4 * len(placeholder) + 4096 + 512 * len(batch.schema),
+        resizable=False,
     )
     sink = pa.FixedSizeBufferWriter(room)
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -175,11 +182,13 @@ def _parse(metadata: bytes) -> tuple[FrameHeader, int]:
         raise BrokenFrame("the frame has no header")
     try:
         fields = json.loads(metadata[start : sum_at + 18])
-        event = fields["event"] or (None, None)
-        by = fields["by"] or (None, None, None, None)
+        earliest, latest = fields["time"]
+        event_min, event_max = fields["event"] or (None, None)
+        producer, epoch, sequence, transaction = fields["by"] or (None, None, None, None)
         header = FrameHeader(
-            fields["base"], fields["rows"], fields["end"], *fields["time"], *event, *by, fields["size"]
-        )
+            fields["base"], fields["rows"], fields["end"], earliest, latest, event_min, event_max,
+            producer, epoch, sequence, transaction, fields["size"],
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenFrame("the frame's header cannot be read") from error
     return header, sum_at

@@ -54,11 +54,17 @@ class GroupStore:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         with self._reading() as db:
-            return dict(db.execute("SELECT part, offset FROM commits WHERE grp=? AND topic=?", (group, topic)))
+            return dict(
+                db.execute("SELECT part, offset FROM commits WHERE grp=? AND topic=?", (group, topic))
+            )
 
-    def commit(self, group: str, topic: str, member: str, terms: Mapping[int, int], offsets: Mapping[int, int]) -> None:
+    def commit(
+        self, group: str, topic: str, member: str, terms: Mapping[int, int], offsets: Mapping[int, int]
+    ) -> None:
         with self._writing(durable=True) as db:
-            lost = [part for part in offsets if not self._owns(db, group, topic, member, part, terms.get(part))]
+            lost = [
+                part for part in offsets if not self._owns(db, group, topic, member, part, terms.get(part))
+            ]
             if lost:
                 raise NotOwner(group, topic, lost)
             self._store(db, group, topic, offsets)
@@ -93,7 +99,9 @@ class GroupStore:
 
     # ---- members -----------------------------------------------------------------------------
 
-    def join(self, group: str, topic: str, *, lease_s: float, settings: Callable[[], TopicSettings]) -> GroupMember:
+    def join(
+        self, group: str, topic: str, *, lease_s: float, settings: Callable[[], TopicSettings]
+    ) -> GroupMember:
         return GroupMember(self, group, topic, lease_s, settings)
 
     def lock_of(self, member: str) -> RealLock:
@@ -101,7 +109,9 @@ class GroupStore:
         folder.mkdir(exist_ok=True)
         return RealLock(folder / member, f"member {member}")
 
-    def poll(self, group: str, topic: str, member: str, lease_s: float, settings: TopicSettings) -> Assignment:
+    def poll(
+        self, group: str, topic: str, member: str, lease_s: float, settings: TopicSettings
+    ) -> Assignment:
         with self._writing(durable=False) as db:
             self._renew(db, group, topic, member, lease_s)
             self._drop_dead(db, group, topic, but=member)
@@ -118,7 +128,8 @@ class GroupStore:
 
     def _drop_dead(self, db: sqlite3.Connection, group: str, topic: str, *, but: str = "") -> None:
         rows = db.execute(
-            "SELECT member, boot, lease_until FROM members WHERE grp=? AND topic=? AND member<>?", (group, topic, but)
+            "SELECT member, boot, lease_until FROM members WHERE grp=? AND topic=? AND member<>?",
+            (group, topic, but),
         ).fetchall()
         for member, boot, until in rows:
             if boot != self._boot or until < self._clock.monotonic() or self._died(member):
@@ -139,13 +150,17 @@ class GroupStore:
             self._path.with_name("members").joinpath(member).unlink(missing_ok=True)
 
     def _members(self, db: sqlite3.Connection, group: str, topic: str) -> list[str]:
-        rows = db.execute("SELECT member FROM members WHERE grp=? AND topic=? ORDER BY joined, member", (group, topic))
+        rows = db.execute(
+            "SELECT member FROM members WHERE grp=? AND topic=? ORDER BY joined, member", (group, topic)
+        )
         return [row[0] for row in rows]
 
     # ---- assignment ---------------------------------------------------------------------------
 
     def _rebalance(self, db: sqlite3.Connection, group: str, topic: str, settings: TopicSettings) -> None:
-        rows = db.execute("SELECT part, owner, wanted FROM owners WHERE grp=? AND topic=?", (group, topic)).fetchall()
+        rows = db.execute(
+            "SELECT part, owner, wanted FROM owners WHERE grp=? AND topic=?", (group, topic)
+        ).fetchall()
         owners = {part: owner for part, owner, _ in rows}
         wanted_before = {part: wanted for part, _, wanted in rows}
         wanted = balanced(
@@ -157,7 +172,8 @@ class GroupStore:
                 self._give(db, group, topic, part, member)
             elif member != wanted_before.get(part):
                 db.execute(
-                    "UPDATE owners SET wanted=? WHERE grp=? AND topic=? AND part=?", (member, group, topic, part)
+                    "UPDATE owners SET wanted=? WHERE grp=? AND topic=? AND part=?",
+                    (member, group, topic, part),
                 )
 
     def _give(self, db: sqlite3.Connection, group: str, topic: str, part: int, member: str) -> None:
@@ -257,7 +273,8 @@ class GroupStore:
         """(name, offset, reason), the most demanding first."""
         with self._reading() as db:
             return db.execute(
-                "SELECT name, offset, reason FROM holds WHERE topic=? AND part=? ORDER BY offset", (topic, part)
+                "SELECT name, offset, reason FROM holds WHERE topic=? AND part=? ORDER BY offset",
+                (topic, part),
             ).fetchall()
 
     # ---- the database -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from penstock.log.disk import Disk
@@ -49,6 +49,9 @@ class Head:
         return bool(self.flags & flag)
 
 
+_NUMBERS = tuple(field.name for field in fields(Head) if field.name not in {"cuts", "flags", "transaction"})
+
+
 class SharedHead:
     """The head as all processes see it."""
 
@@ -70,11 +73,8 @@ class SharedHead:
         """Only while holding the lock."""
         newest = self._newest()
         count = newest[0] + 1 if newest else 1
-        body = _SLOT.pack(
-            count, self._boot, head.base, head.generation, head.written_bytes, head.next_offset, head.visible_offset,
-            head.visible_bytes, head.synced_bytes, head.frames, head.last_time_us, head.settings, head.files,
-            head.cuts << 8 | head.flags, head.transaction,
-        )  # fmt: skip
+        numbers = (getattr(head, name) for name in _NUMBERS)
+        body = _SLOT.pack(count, self._boot, *numbers, head.cuts << 8 | head.flags, head.transaction)
         at = count % 2 * _SLOT_BYTES
         self._shared.view[at : at + _SLOT.size + _CRC.size] = body + _CRC.pack(zlib.crc32(body))
 
@@ -94,9 +94,15 @@ class SharedHead:
         body = raw[: _SLOT.size]
         if not any(body) or _CRC.unpack(raw[_SLOT.size :])[0] != zlib.crc32(body):
             return None
-        count, boot, *fields, cuts_and_flags, transaction = _SLOT.unpack(body)
-        cuts, flags = cuts_and_flags >> 8, cuts_and_flags & 0xFF
-        return count, boot, Head(*fields, cuts, flags, transaction.rstrip(b"\0"))
+        count, boot, *numbers, cuts_and_flags, transaction = _SLOT.unpack(body)
+        told = dict(zip(_NUMBERS, numbers, strict=True))
+        head = Head(
+            **told,
+            cuts=cuts_and_flags >> 8,
+            flags=cuts_and_flags & 0xFF,
+            transaction=transaction.rstrip(b"\0"),
+        )
+        return count, boot, head
 
     def close(self) -> None:
         self._shared.close()

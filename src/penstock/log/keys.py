@@ -7,6 +7,8 @@ netstring `length:text,` per column, `-,` for a null, so that no two keys share 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -81,7 +83,9 @@ def key_digests(batch: pa.RecordBatch, key: tuple[str, ...]) -> npt.NDArray[np.u
     return digests if codes is None else digests[codes]
 
 
-def _distinct(batch: pa.RecordBatch, key: tuple[str, ...]) -> tuple[npt.NDArray[np.int64] | None, pa.RecordBatch]:
+def _distinct(
+    batch: pa.RecordBatch, key: tuple[str, ...]
+) -> tuple[npt.NDArray[np.int64] | None, pa.RecordBatch]:
     """One row per distinct key, and for each row of the batch which of them it has.
 
     None and all rows where finding the distinct ones would cost more than hashing them all.
@@ -97,7 +101,7 @@ def _distinct(batch: pa.RecordBatch, key: tuple[str, ...]) -> tuple[npt.NDArray[
         codes = pairs if len(key) == 1 else pa.array(pairs).dictionary_encode().indices.to_numpy()
     rows = np.empty(codes.max() + 1, np.int64)
     rows[codes] = np.arange(len(codes))
-    return codes, batch.take(pa.array(rows))
+    return codes, batch.take(rows)
 
 
 def _mostly_distinct(column: ArrowArray) -> bool:
@@ -123,7 +127,7 @@ def _netstring(text: ArrowArray) -> ArrowArray:
     return _joined([length, pa.scalar(b":"), text, pa.scalar(b",")]).fill_null(b"-,")
 
 
-def _joined(parts: list[ArrowArray | pa.Scalar]) -> ArrowArray:
+def _joined(parts: list[Any]) -> ArrowArray:
     return pc.binary_join_element_wise(*parts, pa.scalar(b""))
 
 
@@ -154,15 +158,16 @@ def _murmur2_short(
     order = np.argsort(~counts, kind="stable")
     starts, counts, lengths = starts[order], counts[order], lengths[order]
     hashed = lengths.astype(np.uint32) ^ np.uint32(_SEED)
+    multiplier = np.uint32(_M)
     for step in range(int(counts[0]) if len(counts) else 0):
         going = np.searchsorted(~counts, np.uint16(~np.uint16(step)))
-        word = words[starts[:going] + 4 * step] * np.uint32(_M)
-        word = (word ^ (word >> 24)) * np.uint32(_M)
-        hashed[:going] = hashed[:going] * np.uint32(_M) ^ word
-    rest = lengths & 3
-    tail = words[starts + (lengths & ~3)] & ((np.uint32(1) << (8 * rest).astype(np.uint32)) - np.uint32(1))
-    hashed = np.where(rest > 0, (hashed ^ tail) * np.uint32(_M), hashed)
-    hashed = (hashed ^ (hashed >> 13)) * np.uint32(_M)
+        word = words[starts[:going] + 4 * step] * multiplier
+        word = (word ^ (word >> np.uint32(24))) * multiplier
+        hashed[:going] = hashed[:going] * multiplier ^ word
+    rest = (lengths & 3).astype(np.uint32)
+    tail = words[starts + (lengths & ~3)] & ((np.uint32(1) << rest * np.uint32(8)) - np.uint32(1))
+    hashed = np.where(rest > 0, (hashed ^ tail) * multiplier, hashed)
+    hashed = (hashed ^ (hashed >> np.uint32(13))) * multiplier
     unsorted = np.empty_like(hashed)
-    unsorted[order] = hashed ^ (hashed >> 15)
+    unsorted[order] = hashed ^ (hashed >> np.uint32(15))
     return unsorted

@@ -32,7 +32,9 @@ def describe(log: EmbeddedLog, group: str, topic: str) -> GroupInfo:
     return GroupInfo(group, topic, tuple(members), lags)
 
 
-def _lag(log: EmbeddedLog, topic: str, partition: int, owner: str | None, committed: int | None) -> PartitionLag:
+def _lag(
+    log: EmbeddedLog, topic: str, partition: int, owner: str | None, committed: int | None
+) -> PartitionLag:
     start, end = log.bounds(topic, partition)
     next_offset = max(committed if committed is not None else start, start)
     oldest_us = _time_of(log, topic, partition, next_offset) if next_offset < end else None

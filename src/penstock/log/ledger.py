@@ -22,7 +22,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import xxhash
@@ -58,6 +58,19 @@ class ProducerState:
     shares: tuple[Share, ...] = ()
 
 
+@dataclass(slots=True)
+class _Known:
+    """What this process has read of the file."""
+
+    generation: int = -1
+    position: int = 0
+    producers: dict[str, ProducerState] = field(default_factory=dict)
+    committed: dict[str, tuple[Share, ...]] = field(default_factory=dict)
+    settled: tuple[int, int] = (0, 0)
+    session: int = 0
+    stored_generation: int = -1
+
+
 class Ledger:
     """Thread-safe; one object per process and log."""
 
@@ -68,14 +81,14 @@ class Ledger:
         self._head = SharedHead(disk, folder / "head")
         self._mutex = threading.RLock()  # always taken before the lock between processes
         self._file: tuple[int, File] | None = None
-        self._forget()
+        self._known = _Known()
 
     # ---- what readers ask -----------------------------------------------------------------
 
     def state(self, producer: str) -> ProducerState:
         with self._mutex:
             self._refresh()
-            return self._producers.get(producer, ProducerState())
+            return self._known.producers.get(producer, ProducerState())
 
     def outcome(self, transaction: str, topic: str, partition: int) -> Committed | None:
         """That partition's share of a committed transaction; None if it was not committed.
@@ -84,7 +97,7 @@ class Ledger:
         """
         with self._mutex:
             self._refresh()
-            for share in self._committed.get(transaction, ()):
+            for share in self._known.committed.get(transaction, ()):
                 if (share.topic, share.partition) == (topic, partition):
                     return share.committed
             return None
@@ -92,7 +105,7 @@ class Ledger:
     def was_committed(self, transaction: str) -> bool:
         with self._mutex:
             self._refresh()
-            return transaction in self._committed or order_of(transaction) <= self._settled
+            return transaction in self._known.committed or order_of(transaction) <= self._known.settled
 
     # ---- what writers do ---------------------------------------------------------------------
 
@@ -100,7 +113,7 @@ class Ledger:
         """Take over `producer`: from now on older instances are fenced."""
         with self._mutex:
             with self._locked() as head:
-                epoch = self._producers.get(producer, ProducerState()).epoch + 1
+                epoch = self._known.producers.get(producer, ProducerState()).epoch + 1
                 self._append(head, {"kind": "epoch", "producer": producer, "epoch": epoch})
             self._make_durable()
             return epoch
@@ -110,7 +123,7 @@ class Ledger:
         with self._locked() as head:
             number = head.next_offset + 1
             self._head.write(replace(head, next_offset=number))
-            return f"{self._session}-{number}"
+            return f"{self._known.session}-{number}"
 
     def check(self, producer: str, epoch: int) -> ProducerState:
         """The producer's state. Raises Fenced if a newer instance has taken over."""
@@ -127,7 +140,7 @@ class Ledger:
         """
         with self._mutex:
             with self._locked() as head:
-                current = self._producers.get(producer, ProducerState())
+                current = self._known.producers.get(producer, ProducerState())
                 if current.epoch != state.epoch:
                     raise Fenced(producer, epoch=state.epoch, current=current.epoch)
                 self._append(head, _commit_record(producer, state))
@@ -143,11 +156,11 @@ class Ledger:
         head = self._head.read()
         if head is None or head.written_bytes < max(_REWRITE_BYTES, 2 * head.visible_bytes):
             return
-        mark = (self._session, head.next_offset)
+        mark = (self._known.session, head.next_offset)
         settle()
         with self._locked() as head:
-            self._settled = max(self._settled, mark)
-            self._rewrite(head, {txn: s for txn, s in self._committed.items() if order_of(txn) > mark})
+            self._known.settled = max(self._known.settled, mark)
+            self._rewrite(head, {txn: s for txn, s in self._known.committed.items() if order_of(txn) > mark})
 
     # ---- the file ------------------------------------------------------------------------------
 
@@ -168,7 +181,7 @@ class Ledger:
             head = self._recover()
         if head.has(FAILED):
             self._read_to(replace(head, written_bytes=head.synced_bytes))
-            head = self._rewrite(head, self._committed)
+            head = self._rewrite(head, self._known.committed)
         file = self._open(head)
         if file.size() > head.written_bytes:
             file.truncate(head.written_bytes)
@@ -228,69 +241,72 @@ class Ledger:
                 return
         if head.written_bytes > head.synced_bytes:
             self._make_durable()
-        self._read_to(head)
+        try:
+            self._read_to(head)
+        except Damaged:
+            # Another process may have replaced the file between our look at the head and at the file.
+            if self._head.read() == head:
+                raise
+            self._known = _Known()
+            with self._locked():
+                return
 
     def _read_to(self, head: Head) -> None:
-        if self._generation != head.generation or self._position > head.written_bytes:
-            self._forget()
-            self._generation = head.generation
-        if self._position < head.written_bytes:
-            data = bytes(memoryview(self._open(head).read_at(self._position, head.written_bytes - self._position)))
-            for record, size in _unpack(data):
-                self._apply(record)
-                self._position += size
-            if self._position != head.written_bytes:
-                raise Damaged("(ledger)", 0, self._path.name, first=self._position, last=None,
-                              reason="a record of an atomic append does not match its checksum")  # fmt: skip
-
-    def _forget(self) -> None:
-        self._generation = -1
-        self._position = 0
-        self._producers: dict[str, ProducerState] = {}
-        self._committed: dict[str, tuple[Share, ...]] = {}
-        self._settled = (0, 0)
-        self._session = 0
-        self._stored_generation = -1
+        if self._known.generation != head.generation or self._known.position > head.written_bytes:
+            self._known = _Known(generation=head.generation)
+        known = self._known
+        if known.position == head.written_bytes:
+            return
+        data = self._open(head).read_at(known.position, head.written_bytes - known.position)
+        for record, size in _unpack(data.to_pybytes()):
+            self._apply(record)
+            known.position += size
+        if known.position != head.written_bytes:
+            raise self._damaged("a record of an atomic append does not match its checksum")
 
     def _apply(self, record: dict[str, object]) -> None:
         producer = str(record.get("producer", ""))
-        known = self._producers.get(producer, ProducerState())
+        known = self._known.producers.get(producer, ProducerState())
         match record["kind"]:
             case "epoch":
-                self._producers[producer] = replace(known, epoch=int(str(record["epoch"])))
+                self._known.producers[producer] = replace(known, epoch=int(str(record["epoch"])))
             case "commit":
                 state = _state_of(record)
-                self._producers[producer] = replace(state, epoch=max(state.epoch, known.epoch))
-                self._committed[state.transaction] = state.shares
+                self._known.producers[producer] = replace(state, epoch=max(state.epoch, known.epoch))
+                self._known.committed[state.transaction] = state.shares
             case "session":
-                self._session = int(str(record["session"]))
-                self._stored_generation = int(str(record["generation"]))
-                self._settled = max(self._settled, order_of(str(record["settled"])))
+                self._known.session = int(str(record["session"]))
+                self._known.stored_generation = int(str(record["generation"]))
+                self._known.settled = max(self._known.settled, order_of(str(record["settled"])))
 
     def _recover(self) -> Head:
         """After power loss: keep the whole records, cut the rest, begin a new session."""
         hint = self._head.before_restart() or Head()
-        self._forget()
+        self._known = _Known()
         for record, size in _unpack(self._disk.read(self._path)):
             self._apply(record)
-            self._position += size
-        if hint.generation == self._stored_generation and self._position < hint.synced_bytes:
-            raise Damaged("(ledger)", 0, self._path.name, first=self._position, last=None,
-                          reason="a synced record of an atomic append is damaged")  # fmt: skip
-        self._session += 1
-        generation = max(hint.generation, self._stored_generation)
-        return self._rewrite(Head(generation=generation, cuts=hint.cuts), self._committed)
+            self._known.position += size
+        if hint.generation == self._known.stored_generation and self._known.position < hint.synced_bytes:
+            raise self._damaged("a synced record of an atomic append is damaged")
+        self._known.session += 1
+        generation = max(hint.generation, self._known.stored_generation)
+        return self._rewrite(Head(generation=generation, cuts=hint.cuts), self._known.committed)
 
     def _rewrite(self, head: Head, committed: dict[str, tuple[Share, ...]]) -> Head:
         """Replace the file by what is known now: the session, every producer, and what is not settled."""
-        session, number = self._settled
+        session, number = self._known.settled
         generation = head.generation + 1
         records: list[dict[str, object]] = [
-            {"kind": "session", "session": self._session, "settled": f"{session}-{number}", "generation": generation}
+            {
+                "kind": "session",
+                "session": self._known.session,
+                "settled": f"{session}-{number}",
+                "generation": generation,
+            }
         ]
-        for producer, state in self._producers.items():
+        for producer, state in self._known.producers.items():
             records.append(_commit_record(producer, state))
-        last = {state.transaction for state in self._producers.values()}
+        last = {state.transaction for state in self._known.producers.values()}
         for transaction, shares in committed.items():
             if transaction and transaction not in last:
                 records.append(_commit_record("", ProducerState(transaction=transaction, shares=shares)))
@@ -303,6 +319,12 @@ class Ledger:
         self._head.write(fresh)
         self._read_to(fresh)
         return fresh
+
+    def _damaged(self, reason: str) -> Damaged:
+        return Damaged(
+            "(all)", 0, self._path.name, first=self._known.position, last=None, reason=reason,
+            hint="restore the ledger folder from a backup; topics stay readable",
+        )  # fmt: skip
 
     def _open(self, head: Head) -> File:
         if self._file is None or self._file[0] != head.generation:

@@ -19,7 +19,7 @@ from penstock.log.settings import Cleanup, Durability, TopicSettings
 from penstock.log.topic import Topic
 from penstock.schema import RecordSchema
 
-Declared = str | type | pa.Schema | RecordSchema | None
+Declared = str | type | RecordSchema | Any
 HOME = ".penstock"
 
 
@@ -48,12 +48,13 @@ class Log:
         durability: Durability = "fsync",
         archive: bool = False,
         if_missing: bool = False,
-        **more: int,
+        **limits: Any,
     ) -> Topic:
         """Create a topic. With `if_missing`, an existing one is returned as it is.
 
-        `more` sets the finer limits: `segment_bytes`, `segment_ms`, `record_bytes_max`, `tombstone_ms`.
+        `limits` are the finer ones: `segment_bytes`, `segment_ms`, `record_bytes_max`, `tombstone_ms`.
         """
+        _check_options(limits)
         declared = RecordSchema.of(schema)
         if if_missing and name in self.topics():
             return Topic(self.port, self.port.settings(name), record_type=declared.record_type)
@@ -61,7 +62,7 @@ class Log:
         settings = TopicSettings(
             name, declared, partitions=partitions, key=_columns(key) or default_key, event_time=event_time,
             cleanup=cleanup, retention_ms=None if retention is None else duration_ms(retention),
-            retention_bytes=retention_bytes, durability=durability, archive=archive, **more,
+            retention_bytes=retention_bytes, durability=durability, archive=archive, **limits,
         )  # fmt: skip
         return Topic(self.port, self.port.create_topic(settings), record_type=declared.record_type)
 
@@ -75,9 +76,7 @@ class Log:
     def alter_topic(self, name: str, *, schema: Declared = None, **changes: Any) -> Topic:
         """Change a topic: a wider schema, more partitions, retention and the other limits."""
         current = self.port.settings(name)
-        unknown = set(changes) - set(TopicSettings.__dataclass_fields__)
-        if unknown:
-            raise BadOption(f"a topic has no {', '.join(sorted(unknown))}.", hint="see: penstock topic alter --help")
+        _check_options(changes)
         declared = RecordSchema.of(schema) if schema is not None else current.schema
         return Topic(self.port, self.port.alter_topic(name, replace(current, schema=declared, **changes)))
 
@@ -132,7 +131,11 @@ class AtomicProducer:
         return self._sequence + 1
 
     def append(
-        self, records: Mapping[Topic | str, Any], *, position: bytes | None = None, sequence: int | None = None
+        self,
+        records: Mapping[Topic | str, Any],
+        *,
+        position: bytes | None = None,
+        sequence: int | None = None,
     ) -> AtomicResult:
         """Store `records` by topic and `position` together.
 
@@ -161,6 +164,14 @@ def _parts(topic: Topic, records: Any) -> Parts:
         for number, batches in topic.route(batch).items():
             parts.setdefault(number, []).extend(batches)
     return parts
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    unknown = set(given) - (set(TopicSettings.__dataclass_fields__) - {"name", "schema", "version", "grown"})
+    if unknown:
+        raise BadOption(
+            f"a topic has no {', '.join(sorted(unknown))}.", hint="see: penstock topic create --help"
+        )
 
 
 def _columns(key: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:

@@ -42,7 +42,12 @@ class Done:
 
 
 def run(
-    partition: Partition, settings: TopicSettings, groups: GroupStore, *, force: bool = False, archive_now: bool = False
+    partition: Partition,
+    settings: TopicSettings,
+    groups: GroupStore,
+    *,
+    force: bool = False,
+    archive_now: bool = False,
 ) -> Done:
     """Whatever the topic's settings ask for. `force` compacts even where little would be gained."""
     with partition.maintaining() as mine:
@@ -100,7 +105,12 @@ def rewrite(
     places = [_OFFSET, _TIMESTAMP] if keep_offsets else [_TIMESTAMP]
     schema = pa.schema([*places, *settings.stored])
     start = segment.start_bytes(
-        schema, topic=partition.topic, partition=partition.number, base=first.base, generation=generation, end=last.end
+        schema,
+        topic=partition.topic,
+        partition=partition.number,
+        base=first.base,
+        generation=generation,
+        end=last.end,
     )
     path = partition.folder / name
     partition.disk.remove(path)
@@ -125,7 +135,9 @@ def rewrite(
     )  # fmt: skip
 
 
-def _frame(settings: TopicSettings, schema: pa.Schema, batch: pa.RecordBatch, position: int) -> tuple[Located, memoryview]:
+def _frame(
+    settings: TopicSettings, schema: pa.Schema, batch: pa.RecordBatch, position: int
+) -> tuple[Located, memoryview]:
     offsets, times = batch.column("_offset"), batch.column("_timestamp").cast(pa.int64())
     stored = batch.select(schema.names).cast(schema)
     pending = PendingFrame(stored, event_us=event_range(settings.event_time, batch))
@@ -219,8 +231,10 @@ def _over_retention(partition: Partition, settings: TopicSettings) -> tuple[Segm
     return tuple(over)
 
 
-def _archive(partition: Partition, settings: TopicSettings, *, only: tuple[SegmentEntry, ...] | None = None) -> int:
-    from penstock.log import archive  # noqa: PLC0415  # pyarrow.parquet is slow to import
+def _archive(
+    partition: Partition, settings: TopicSettings, *, only: tuple[SegmentEntry, ...] | None = None
+) -> int:
+    from penstock.log import archive  # pyarrow.parquet is slow to import
 
     entries = only if only is not None else partition.manifest().sealed
     chosen = [entry for entry in entries if not entry.archived]

@@ -120,7 +120,7 @@ def _entry_of(disk: Disk, path: Path) -> SegmentEntry | None:
     if not parsed:
         return None
     if path.suffix == ".parquet":
-        from penstock.log import archive  # noqa: PLC0415  # pyarrow.parquet is slow to import
+        from penstock.log import archive  # pyarrow.parquet is slow to import
 
         return archive.entry_of(path)
     file = disk.open(path)

@@ -94,18 +94,24 @@ class _Postgres:
             # The row must exist to be locked, so that a second instance waits here instead of doing it twice.
             cursor.execute(f"INSERT INTO {TABLE} VALUES (%s, %s, %s, 0) ON CONFLICT DO NOTHING", place)
             cursor.execute(
-                f"SELECT next_offset FROM {TABLE} WHERE consumer_group=%s AND topic=%s AND part=%s FOR UPDATE", place
+                f"SELECT next_offset FROM {TABLE} WHERE consumer_group=%s AND topic=%s AND part=%s FOR UPDATE",
+                place,
             )
             return int(cursor.fetchone()[0])
 
     def store(self, connection: Any, place: tuple[str, str, int], offset: int) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
-                f"UPDATE {TABLE} SET next_offset=%s WHERE consumer_group=%s AND topic=%s AND part=%s", (offset, *place)
+                f"UPDATE {TABLE} SET next_offset=%s WHERE consumer_group=%s AND topic=%s AND part=%s",
+                (offset, *place),
             )
 
 
-_DIALECTS: dict[str, _Sqlite | _Postgres] = {"sqlite3": _Sqlite(), "psycopg": _Postgres(), "psycopg2": _Postgres()}
+_DIALECTS: dict[str, _Sqlite | _Postgres] = {
+    "sqlite3": _Sqlite(),
+    "psycopg": _Postgres(),
+    "psycopg2": _Postgres(),
+}
 
 
 def _dialect_of(connection: Any) -> _Sqlite | _Postgres:

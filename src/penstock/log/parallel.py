@@ -60,7 +60,9 @@ class _Workers:
         self.failure: BaseException | None = None
         self.processed = 0
         self._counting = threading.Lock()
-        self._queues: list[queue.Queue[Event | None]] = [queue.Queue(_QUEUED_PER_WORKER) for _ in range(count)]
+        self._queues: list[queue.Queue[Event | None]] = [
+            queue.Queue(_QUEUED_PER_WORKER) for _ in range(count)
+        ]
         self._threads = [
             threading.Thread(target=self._work, args=(q,), name=f"penstock-worker-{n}", daemon=True)
             for n, q in enumerate(self._queues)

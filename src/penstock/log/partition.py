@@ -25,8 +25,9 @@ import numpy as np
 
 from penstock.clock import Clock
 from penstock.errors import Damaged, StorageError, SyncFailed, UnknownTopic
-from penstock.log import index, manifest, recovery, segment
-from penstock.log.disk import Disk, File
+from penstock.log import active, index, manifest, recovery, segment
+from penstock.log.active import ActiveSegment
+from penstock.log.disk import Disk
 from penstock.log.frame import PendingFrame
 from penstock.log.head import DELETED, FAILED, Head, SharedHead
 from penstock.log.manifest import Manifest, SegmentEntry
@@ -93,10 +94,12 @@ class Partition:
         self.transactions = transactions
         self._lock_timeout_s = lock_timeout_s
         self._lock = disk.lock(folder / "lock", f'partition {number} of topic "{topic}"')
-        self._maintenance = disk.lock(folder / "maintenance.lock", f'maintenance of "{topic}" partition {number}')
+        self._maintenance = disk.lock(
+            folder / "maintenance.lock", f'maintenance of "{topic}" partition {number}'
+        )
         self._head = SharedHead(disk, folder / "head")
         self._syncing = threading.Lock()
-        self._active: _ActiveSegment | None = None
+        self._active: ActiveSegment | None = None
 
     # ---- reading the head -------------------------------------------------------------
 
@@ -228,7 +231,9 @@ class Partition:
             rolled = self.roll_if_due(head, frames, settings)
             written = self.write(rolled or head, frames)
             if settings.durability == "os":
-                written = replace(written, visible_offset=written.next_offset, visible_bytes=written.written_bytes)
+                written = replace(
+                    written, visible_offset=written.next_offset, visible_bytes=written.written_bytes
+                )
             self.update(written)
             first = (rolled or head).next_offset
         return Extent(
@@ -238,22 +243,26 @@ class Partition:
 
     def write(self, head: Head, frames: Sequence[PendingFrame]) -> Head:
         """Put frames behind `head`; the head on disk is not moved. Only while holding the lock."""
-        active = self.active(head)
+        target = self.active(head)
         time_us = max(self.clock.now_us(), head.last_time_us)
         position, offset, entries = head.written_bytes, head.next_offset, []
         try:
             for pending in frames:
-                active.file.write_at(position, pending.place(offset, time_us))
+                target.file.write_at(position, pending.place(offset, time_us))
                 entries.append((offset, position, time_us))
                 position, offset = position + pending.size_bytes, offset + pending.rows
-            index.write(active.index_file, np.array(entries, dtype=index.ENTRY), at_entry=head.frames)
+            index.write(target.index_file, np.array(entries, dtype=index.ENTRY), at_entry=head.frames)
         except StorageError:
             # Best effort: the next holder of the lock cuts what is left here.
             with contextlib.suppress(StorageError):
-                active.file.truncate(head.written_bytes)
+                target.file.truncate(head.written_bytes)
             raise
         return replace(
-            head, written_bytes=position, next_offset=offset, frames=head.frames + len(frames), last_time_us=time_us
+            head,
+            written_bytes=position,
+            next_offset=offset,
+            frames=head.frames + len(frames),
+            last_time_us=time_us,
         )
 
     def finish(self, extent: Extent, settings: TopicSettings) -> None:
@@ -319,7 +328,8 @@ class Partition:
         """The transaction is committed: show its records."""
         self.update(
             self._with_transaction(
-                staged, Committed(staged.next_offset, staged.written_bytes, staged.frames, staged.last_time_us)
+                staged,
+                Committed(staged.next_offset, staged.written_bytes, staged.frames, staged.last_time_us),
             )
         )
 
@@ -348,7 +358,9 @@ class Partition:
         return self.update(self._switch_segment(head, settings))
 
     def _is_old(self, head: Head, settings: TopicSettings) -> bool:
-        return head.frames > 0 and self.clock.now_us() - self._first_time_us(head) > settings.segment_ms * 1_000
+        return (
+            head.frames > 0 and self.clock.now_us() - self._first_time_us(head) > settings.segment_ms * 1_000
+        )
 
     def roll(self, head: Head, settings: TopicSettings) -> Head:
         """Seal the active segment unless it is empty. Only while holding the lock."""
@@ -362,7 +374,7 @@ class Partition:
         replacing = head.frames == 0  # an empty segment is not worth sealing
         generation = head.generation + 1 if replacing else 0
         fresh = SegmentEntry(segment.file_name(head.next_offset, generation), head.next_offset, generation)
-        self.create_segment(fresh, settings)
+        active.create(self.disk, self.folder, settings, self.number, fresh)
         if replacing:
             after = live.swap((live.active,), (fresh,))
         else:
@@ -373,32 +385,16 @@ class Partition:
         return self._head_of_new_segment(head, fresh)
 
     def _sync_before_sealing(self, head: Head) -> None:
-        active = self.active(head)
+        sealing = self.active(head)
         try:
-            active.file.sync()
+            sealing.file.sync()
         except SyncFailed:
             self.update(replace(head, flags=head.flags | FAILED))
             raise
-        active.index_file.sync()
-
-    def create_segment(self, entry: SegmentEntry, settings: TopicSettings) -> None:
-        start = segment.start_bytes(
-            settings.stored, topic=self.topic, partition=self.number, base=entry.base, generation=entry.generation
-        )
-        path = self.folder / entry.file
-        self.disk.remove(path)  # what a roll that died may have left
-        self.disk.remove(index.path_of(path))
-        file = self.disk.open(path, create=True)
-        try:
-            file.write_at(0, start)
-            file.sync()
-        finally:
-            file.close()
-        self.disk.open(index.path_of(path), create=True).close()
-        self.disk.sync_folder(self.folder)
+        sealing.index_file.sync()
 
     def _head_of_new_segment(self, head: Head, entry: SegmentEntry) -> Head:
-        size = segment_size(self.disk, self.folder / entry.file)
+        size = active.size_of(self.disk, self.folder / entry.file)
         return replace(
             head, transaction=b"", base=entry.base, generation=entry.generation, next_offset=entry.base,
             visible_offset=entry.base, written_bytes=size, visible_bytes=size, synced_bytes=size, frames=0,
@@ -412,10 +408,10 @@ class Partition:
         )  # fmt: skip
 
     def _first_time_us(self, head: Head) -> int:
-        active = self.active(head)
-        if not active.first_time_us:
-            active.first_time_us = int(self.index_of(head)["time_us"][0])
-        return active.first_time_us
+        current = self.active(head)
+        if not current.first_time_us:
+            current.first_time_us = int(self.index_of(head)["time_us"][0])
+        return current.first_time_us
 
     def index_of(self, head: Head) -> index.Entries:
         """Of the active segment; rebuilt when it is gone."""
@@ -425,13 +421,13 @@ class Partition:
             entries = recovery.rebuild_index(self, path, head.written_bytes)
         return entries
 
-    def active(self, head: Head) -> _ActiveSegment:
+    def active(self, head: Head) -> ActiveSegment:
         """The segment being appended to, open for writing."""
-        active = self._active
-        if active is None or active.key != (head.base, head.generation):
+        current = self._active
+        if current is None or current.key != (head.base, head.generation):
             path = self.folder / segment.file_name(head.base, head.generation)
-            active = self._active = _ActiveSegment(self.disk, path, (head.base, head.generation))
-        return active
+            current = self._active = ActiveSegment(self.disk, path, (head.base, head.generation))
+        return current
 
     def _load_or_rebuild(self) -> Manifest:
         found = manifest.load(self.disk, self.folder)
@@ -468,43 +464,3 @@ class Partition:
         self._lock.close()
         self._maintenance.close()
         self._head.close()
-
-
-class _ActiveSegment:
-    """Open files of the active segment. Another thread may still sync them after a roll,
-    so they are closed when the last one lets go, not before."""
-
-    def __init__(self, disk: Disk, path: Path, key: tuple[int, int]) -> None:
-        self.key = key
-        self.file: File = disk.open(path)
-        self.index_file: File = disk.open(index.path_of(path), create=True)
-        self.schema = segment.read_start(self.file.read_at(0, min(self.file.size(), 1 << 20))).schema
-        self.first_time_us = 0
-
-    def __del__(self) -> None:
-        for name in ("file", "index_file"):
-            if file := getattr(self, name, None):
-                file.close()
-
-
-def segment_size(disk: Disk, path: Path) -> int:
-    file = disk.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()
-
-
-def create(disk: Disk, folder: Path, settings: TopicSettings, number: int) -> None:
-    """Lay out an empty partition. The topic exists only once its settings are stored, after this."""
-    disk.make_folder(folder)
-    entry = SegmentEntry(segment.file_name(0, 0), 0, 0)
-    start = segment.start_bytes(settings.stored, topic=settings.name, partition=number, base=0)
-    file = disk.open(folder / entry.file, create=True)
-    try:
-        file.truncate(0)
-        file.write_at(0, start)
-        file.sync()
-    finally:
-        file.close()
-    manifest.store(disk, folder, Manifest((entry,)))

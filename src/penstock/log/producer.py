@@ -14,6 +14,7 @@ from penstock.errors import BadOption, BadRecord, BufferFull, Contended, Penstoc
 from penstock.log.port import LogPort, Position
 
 if TYPE_CHECKING:
+    from penstock.log.log import AtomicProducer
     from penstock.log.topic import Topic
 
 Overflow = Literal["block", "drop_newest", "drop_oldest", "error"]
@@ -48,7 +49,9 @@ class Producer:
         if overflow not in get_args(Overflow):
             raise BadOption(f"overflow={overflow!r}.", hint=f"choose one of {', '.join(get_args(Overflow))}")
         if batch_rows < 1 or buffer_bytes < 1:
-            raise BadOption("a producer needs room for at least one record.", hint="raise batch_rows or buffer_bytes")
+            raise BadOption(
+                "a producer needs room for at least one record.", hint="raise batch_rows or buffer_bytes"
+            )
         self.dropped = 0
         self.stored = 0
         self._topic = topic
@@ -133,7 +136,9 @@ class Producer:
                 return False
             if self._overflow == "error":
                 raise BufferFull(
-                    self._topic.name, buffered_bytes=self._buffer_bytes, buffered_bytes_max=self._buffer_bytes_max
+                    self._topic.name,
+                    buffered_bytes=self._buffer_bytes,
+                    buffered_bytes_max=self._buffer_bytes_max,
                 )
             if self._overflow == "drop_oldest" and self._buffer:
                 self._buffer_bytes -= self._buffer.popleft()[1]
@@ -219,10 +224,10 @@ class Producer:
         self._failure = failure
 
 
-def _open_atomic(port: LogPort, id: str | None) -> Any:
+def _open_atomic(port: LogPort, id: str | None) -> AtomicProducer | None:
     if id is None:
         return None
-    from penstock.log.log import AtomicProducer  # noqa: PLC0415  # it builds on topics, as this does
+    from penstock.log.log import AtomicProducer  # it builds on topics, as this does
 
     return AtomicProducer(port, id)
 

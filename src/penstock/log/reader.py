@@ -7,7 +7,7 @@ replaced in the meantime is found again through the new manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,16 +127,20 @@ class PartitionReader:
                 first=entry.base, last=entry.end - 1 if entry.end is not None else None, reason="the file is missing",
             ) from error  # fmt: skip
 
-    def _read_segment(self, head: Head, entry: SegmentEntry, offset: int, stop: int) -> Iterator[pa.RecordBatch]:
+    def _read_segment(
+        self, head: Head, entry: SegmentEntry, offset: int, stop: int
+    ) -> Iterator[pa.RecordBatch]:
         if entry.archived:
-            from penstock.log import archive  # noqa: PLC0415  # pyarrow.parquet is slow to import
+            from penstock.log import archive  # pyarrow.parquet is slow to import
 
             return archive.read(self._partition, entry, offset, stop)
         return self._read_frames(head, entry, offset, stop)
 
     # ---- inside an Arrow segment ---------------------------------------------------------------
 
-    def _read_frames(self, head: Head, entry: SegmentEntry, offset: int, stop: int) -> Iterator[pa.RecordBatch]:
+    def _read_frames(
+        self, head: Head, entry: SegmentEntry, offset: int, stop: int
+    ) -> Iterator[pa.RecordBatch]:
         reader = self._reader(entry)
         limit = entry.size_bytes if entry.sealed else head.visible_bytes
         position = self._position_of(head, entry, offset)
@@ -245,8 +249,10 @@ class PartitionReader:
         """Names the offsets of the bad frame: up to where the next one starts, if the index can tell."""
         frames = entry.frames if entry.sealed else head.frames
         entries = index.read(self._partition.disk, self._partition.folder / entry.file, frames)
-        after = entries[entries["position"] > position] if entries is not None else ()
-        end = int(after["offset"][0]) if len(after) else (entry.end if entry.sealed else head.visible_offset)
+        following: Sequence[int] = (
+            () if entries is None else entries["offset"][entries["position"] > position]
+        )
+        end = int(following[0]) if len(following) else (entry.end if entry.sealed else head.visible_offset)
         return Damaged(
             self._partition.topic, self._partition.number, entry.file,
             first=offset, last=end - 1 if end is not None and end > offset else None, reason=reason,
@@ -257,7 +263,9 @@ class PartitionReader:
     def _with_places(self, batch: pa.RecordBatch, header: FrameHeader) -> pa.RecordBatch:
         """Add where and when each record was appended, from the frame header or the stored columns."""
         rows = batch.num_rows
-        stored = {name: batch.column(name) for name in ("_offset", "_timestamp") if name in batch.schema.names}
+        stored = {
+            name: batch.column(name) for name in ("_offset", "_timestamp") if name in batch.schema.names
+        }
         offsets = stored.get("_offset")
         if offsets is None:
             offsets = pa.array(np.arange(header.base, header.base + rows, dtype=np.int64))
@@ -277,10 +285,17 @@ class PartitionReader:
     def _in_current_form(self, batch: pa.RecordBatch, settings: TopicSettings) -> pa.RecordBatch:
         """Records stored under an earlier schema, in the columns of today's."""
         user = settings.schema.adopt(batch)
-        columns = [batch.column(0), batch.column(1), batch.column(2), *user.select(list(settings.schema.names)).columns]
+        columns = [
+            batch.column(0),
+            batch.column(1),
+            batch.column(2),
+            *user.select(list(settings.schema.names)).columns,
+        ]
         if settings.compacted:
             marked = "_deleted" in batch.schema.names
-            columns.append(batch.column("_deleted") if marked else pa.array(np.zeros(batch.num_rows, dtype=bool)))
+            columns.append(
+                batch.column("_deleted") if marked else pa.array(np.zeros(batch.num_rows, dtype=bool))
+            )
         return pa.RecordBatch.from_arrays(columns, schema=settings.read_schema)
 
 

@@ -36,7 +36,9 @@ def recover(partition: Partition, hint: Head | None) -> Head:
             partition.topic, partition.number, segment.file_name(hint.base, hint.generation),
             first=hint.base, last=None, reason="the segment last written to is missing",
         )  # fmt: skip
-    synced = hint.synced_bytes if hint and (hint.base, hint.generation) == (active.base, active.generation) else 0
+    synced = (
+        hint.synced_bytes if hint and (hint.base, hint.generation) == (active.base, active.generation) else 0
+    )
     frames, size = _whole_frames(partition, active, synced)
     frames = _without_uncommitted(partition, frames)
     return _restored(partition, live, frames, size, hint)
@@ -71,7 +73,9 @@ def _without_uncommitted(partition: Partition, frames: list[Located]) -> list[Lo
     return frames
 
 
-def _restored(partition: Partition, live: Manifest, frames: list[Located], start: int, hint: Head | None) -> Head:
+def _restored(
+    partition: Partition, live: Manifest, frames: list[Located], start: int, hint: Head | None
+) -> Head:
     active = live.active
     last = frames[-1] if frames else None
     size = last.position + last.header.size_bytes if last else start

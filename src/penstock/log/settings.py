@@ -71,10 +71,19 @@ class TopicSettings:
 
     def _check_event_time(self) -> None:
         if self.event_time and not pa.types.is_timestamp(self.schema.field(self.event_time).type):
-            raise BadSchema(f'event time "{self.event_time}" is no timestamp.', hint="declare it as TIMESTAMP")
+            raise BadSchema(
+                f'event time "{self.event_time}" is no timestamp.', hint="declare it as TIMESTAMP"
+            )
 
     def _check_sizes(self) -> None:
-        for name in ("retention_ms", "retention_bytes", "tombstone_ms", "segment_bytes", "segment_ms", "record_bytes_max"):
+        for name in (
+            "retention_ms",
+            "retention_bytes",
+            "tombstone_ms",
+            "segment_bytes",
+            "segment_ms",
+            "record_bytes_max",
+        ):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise BadOption(f"{name} is {value}.", hint="it cannot be negative")
@@ -118,8 +127,8 @@ SYSTEM_FIELDS = (
 
 def check_name(kind: str, name: str) -> None:
     """Names become folder names, so nothing but the plainest characters."""
-    if not isinstance(name, str) or not _VALID_NAME.fullmatch(name) or name in {".", ".."}:
-        raise BadName(kind, str(name))
+    if not _VALID_NAME.fullmatch(name) or name in {".", ".."}:
+        raise BadName(kind, name)
 
 
 def store(disk: Disk, folder: Path, settings: TopicSettings) -> None:
@@ -137,5 +146,6 @@ def load(disk: Disk, folder: Path) -> TopicSettings | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"{folder / NAME} cannot be read ({error}).", hint="restore that file from a backup; the records are intact"
+            f"{folder / NAME} cannot be read ({error}).",
+            hint="restore that file from a backup; the records are intact",
         ) from error

@@ -37,13 +37,17 @@ def wait(address: int, view: memoryview, word: int, seen: int, timeout_s: float)
         _poll(view, word, seen, timeout_s)
         return
     limit = _TimeSpec(int(timeout_s), int(timeout_s % 1 * 1e9))
-    _libc.syscall(_SYSCALL, ctypes.c_void_p(address), _FUTEX_WAIT, ctypes.c_uint32(seen), ctypes.byref(limit), None, 0)
+    _libc.syscall(
+        _SYSCALL, ctypes.c_void_p(address), _FUTEX_WAIT, ctypes.c_uint32(seen), ctypes.byref(limit), None, 0
+    )
 
 
 def wake(address: int) -> None:
     """Wake everyone who waits on the word."""
     if _libc is not None:
-        _libc.syscall(_SYSCALL, ctypes.c_void_p(address), _FUTEX_WAKE, ctypes.c_uint32(2**31 - 1), None, None, 0)
+        _libc.syscall(
+            _SYSCALL, ctypes.c_void_p(address), _FUTEX_WAKE, ctypes.c_uint32(2**31 - 1), None, None, 0
+        )
 
 
 def _poll(view: memoryview, word: int, seen: int, timeout_s: float) -> None:

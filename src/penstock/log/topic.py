@@ -98,7 +98,8 @@ class Topic:
     def _encode_rows(self, records: Sequence[Any]) -> list[pa.RecordBatch]:
         schema = self._settings.schema
         return [
-            rows.encode(schema, records[start : start + _CHUNK_ROWS]) for start in range(0, len(records), _CHUNK_ROWS)
+            rows.encode(schema, records[start : start + _CHUNK_ROWS])
+            for start in range(0, len(records), _CHUNK_ROWS)
         ]
 
     def _checked(self, settings: TopicSettings, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -128,7 +129,9 @@ class Topic:
                 continue
             return Position(self.name, {**ends, **placed.ends}, firsts={**placed.firsts, **firsts})
 
-    def _route_again(self, batches: list[pa.RecordBatch], partition: int | None) -> dict[int, list[pa.RecordBatch]]:
+    def _route_again(
+        self, batches: list[pa.RecordBatch], partition: int | None
+    ) -> dict[int, list[pa.RecordBatch]]:
         """The topic was altered meanwhile: the rest of an append under its new settings."""
         settings = self.settings
         parts: dict[int, list[pa.RecordBatch]] = {}
@@ -140,7 +143,9 @@ class Topic:
                 parts.setdefault(number, []).extend(routed)
         return parts
 
-    def route(self, batch: pa.RecordBatch, *, partition: int | None = None) -> dict[int, list[pa.RecordBatch]]:
+    def route(
+        self, batch: pa.RecordBatch, *, partition: int | None = None
+    ) -> dict[int, list[pa.RecordBatch]]:
         """Which partition each record goes to: the one asked for, its key's, or the next in turn."""
         count = self._settings.partitions
         if partition is not None:
@@ -178,7 +183,9 @@ class Topic:
         first = self._next_turn(slices)
         edges = np.linspace(0, batch.num_rows, slices + 1).astype(int)
         return {
-            (first + number) % count: [batch.slice(int(edges[number]), int(edges[number + 1] - edges[number]))]
+            (first + number) % count: [
+                batch.slice(int(edges[number]), int(edges[number + 1] - edges[number]))
+            ]
             for number in range(slices)
         }
 
@@ -199,10 +206,16 @@ class Topic:
         overflow: Overflow = "block",
     ) -> Producer:
         """A buffered producer: `with topic.producer() as p: p.send(record)`."""
-        from penstock.log.producer import Producer  # noqa: PLC0415  # it builds on this module
+        from penstock.log.producer import Producer  # it builds on this module
 
         return Producer(
-            self, self._port, id=id, linger=linger, batch_rows=batch_rows, buffer_bytes=buffer_bytes, overflow=overflow
+            self,
+            self._port,
+            id=id,
+            linger=linger,
+            batch_rows=batch_rows,
+            buffer_bytes=buffer_bytes,
+            overflow=overflow,
         )
 
     # ---- reading ------------------------------------------------------------------------------
@@ -252,7 +265,9 @@ class Topic:
             return self._port.bounds(self.name, partition)[0]
         if start == "latest":
             return self._port.bounds(self.name, partition)[1]
-        raise BadOption(f"{start!r} is no place to start.", hint='use "earliest", "latest", an offset or a datetime')
+        raise BadOption(
+            f"{start!r} is no place to start.", hint='use "earliest", "latest", an offset or a datetime'
+        )
 
     def wait(self, ends: Mapping[int, int], timeout_s: float) -> bool:
         """Sleep until a partition reaches past `ends`; False when time is up."""
@@ -290,7 +305,7 @@ class Topic:
         `start` is where a group without commits begins; `follow=False` ends the loop at the
         end of the topic instead of waiting for more.
         """
-        from penstock.log.consumer import Consumer  # noqa: PLC0415  # it builds on this module
+        from penstock.log.consumer import Consumer  # it builds on this module
 
         return Consumer(
             self, self._port, group=group, start=start, delivery=delivery, on_lost=on_lost, lease=lease,
@@ -306,7 +321,8 @@ def _as_rows(records: Any) -> Sequence[Any]:
     if isinstance(records, Iterable) and not isinstance(records, str | bytes):
         return list(records)
     raise BadRecord(
-        f"{type(records).__name__} is no record.", hint="append a dict, a dataclass, a list of them, or an Arrow batch"
+        f"{type(records).__name__} is no record.",
+        hint="append a dict, a dataclass, a list of them, or an Arrow batch",
     )
 
 

@@ -1,0 +1,40 @@
+"""Ctrl-C that never falls into the middle of an append."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupt:
+    """Within `held`, an interrupt waits until the block is left; elsewhere it comes at once."""
+
+    def __init__(self) -> None:
+        self._holding = False
+        self._pending = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+        if self._pending:
+            raise KeyboardInterrupt
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._holding:
+            self._pending = True
+        else:
+            raise KeyboardInterrupt
