@@ -30,7 +30,9 @@ def write(
     generation = entry.generation + 1
     name = segment.file_name(entry.base, generation, SUFFIX)
     facts = {
-        b"penstock": f"{entry.base},{entry.end},{entry.rows},{entry.first_time_us},{entry.last_time_us}".encode()
+        b"penstock": ",".join(
+            map(str, (entry.base, entry.end, entry.rows, entry.first_time_us, entry.last_time_us))
+        ).encode()
     }
     content = io.BytesIO()
     with pq.ParquetWriter(
@@ -64,8 +66,8 @@ def entry_of(path: Path) -> SegmentEntry | None:
     base, end, rows, first_us, last_us = map(int, facts.split(","))
     assert parsed, "the caller looks only at segment names"
     return SegmentEntry(
-        path.name, base, parsed[1], end=end, size_bytes=path.stat().st_size, rows=rows, first_time_us=first_us,
-        last_time_us=last_us, rewritten=True, checksum=xxhash.xxh3_64_hexdigest(path.read_bytes()),
+        path.name, base, parsed[1], end=end, size_bytes=path.stat().st_size, rows=rows,
+        first_time_us=first_us, last_time_us=last_us, rewritten=True, checksum=xxhash.xxh3_64_hexdigest(path.read_bytes()),
     )  # fmt: skip
 
 
@@ -78,7 +80,7 @@ def read(partition: Partition, entry: SegmentEntry, offset: int, stop: int) -> I
         file.close()
     if xxhash.xxh3_64_hexdigest(memoryview(data)) != entry.checksum:
         raise Damaged(
-            partition.topic, partition.number, entry.file, first=entry.base, last=(entry.end or 0) - 1,
+            partition.topic, partition.number, entry.file, first=entry.base, last=entry.last,
             reason="the checksum of the archive file does not match",
         )  # fmt: skip
     parquet = pq.ParquetFile(pa.BufferReader(data))

@@ -326,7 +326,7 @@ def _altered(
     if wanted.partitions > current.partitions:
         if current.compacted or wanted.compacted:
             raise BadOption(
-                "a compacted topic cannot get more partitions: a moved key would stay in its old one for ever.",
+                "a compacted topic cannot get more partitions: moved keys would stay in their old one.",
                 hint="create a new topic with more partitions and copy the records",
             )
         ends = tuple(head.next_offset for _, head in heads)

@@ -106,7 +106,8 @@ class PendingFrame:
         # Fixed widths: the header's length must not depend on what is filled in later.
         return (
             f'{{"v":1,"base":{base:>19},"end":{end:>19},"rows":{self.rows},"time":[{time_us:>17},{time_us_max:>17}],'
-            f'"event":{json.dumps(event)},"by":{json.dumps(made_by)},"size":{size_bytes:>12},"sum":"{"0" * 16}"}}'
+            f'"event":{json.dumps(event)},"by":{json.dumps(made_by)},'
+            f'"size":{size_bytes:>12},"sum":"{"0" * 16}"}}'
         ).encode()
 
 
@@ -203,7 +204,7 @@ def event_range(column: str | None, batch: pa.RecordBatch) -> tuple[int, int] | 
 
 
 def seal_schema(schema: pa.Schema, facts: dict[str, object]) -> bytes:
-    """The schema message that opens a segment, with facts about the segment and a checksum in its metadata."""
+    """The schema message that opens a segment; its metadata holds facts and a checksum."""
     text = json.dumps({"v": 1, **facts}, separators=(",", ":"))
     header = f'{text[:-1]},"sum":"{"0" * 16}"}}'.encode()
     message = bytearray(schema.with_metadata({_KEY: header}).serialize())

@@ -22,7 +22,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 import xxhash
@@ -313,7 +313,8 @@ class Ledger:
         data = b"".join(map(_pack, records))
         disks.replace(self._disk, self._path, data)
         fresh = replace(
-            head, generation=generation, written_bytes=len(data), synced_bytes=len(data), visible_bytes=len(data),
+            head, generation=generation,
+            written_bytes=len(data), synced_bytes=len(data), visible_bytes=len(data),
             flags=0, cuts=head.cuts + 1 if head.has(FAILED) else head.cuts,
         )  # fmt: skip
         self._head.write(fresh)
@@ -357,7 +358,7 @@ def order_of(transaction: str) -> tuple[int, int]:
 def _commit_record(producer: str, state: ProducerState) -> dict[str, object]:
     position = None if state.position is None else base64.b64encode(state.position).decode()
     shares = [
-        [s.topic, s.partition, s.first, s.committed.end, s.committed.written_bytes, s.committed.frames, s.committed.time_us]
+        [s.topic, s.partition, s.first, *astuple(s.committed)]
         for s in state.shares
     ]  # fmt: skip
     return {

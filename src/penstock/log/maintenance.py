@@ -131,7 +131,8 @@ def rewrite(
     partition.disk.sync_folder(partition.folder)
     return SegmentEntry(
         name, first.base, generation, end=last.end, size_bytes=position, frames=len(frames), rows=rows,
-        first_time_us=first.first_time_us, last_time_us=last.last_time_us, rewritten=True, compacted_to=compacted_to,
+        first_time_us=first.first_time_us, last_time_us=last.last_time_us,
+        rewritten=True, compacted_to=compacted_to,
     )  # fmt: skip
 
 

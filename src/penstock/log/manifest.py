@@ -43,6 +43,11 @@ class SegmentEntry:
         return self.end is not None
 
     @property
+    def last(self) -> int | None:
+        """The last offset it covers, once that is known."""
+        return None if self.end is None else self.end - 1
+
+    @property
     def archived(self) -> bool:
         return self.file.endswith(".parquet")
 

@@ -94,7 +94,8 @@ class _Postgres:
             # The row must exist to be locked, so that a second instance waits here instead of doing it twice.
             cursor.execute(f"INSERT INTO {TABLE} VALUES (%s, %s, %s, 0) ON CONFLICT DO NOTHING", place)
             cursor.execute(
-                f"SELECT next_offset FROM {TABLE} WHERE consumer_group=%s AND topic=%s AND part=%s FOR UPDATE",
+                f"SELECT next_offset FROM {TABLE} "
+                "WHERE consumer_group=%s AND topic=%s AND part=%s FOR UPDATE",
                 place,
             )
             return int(cursor.fetchone()[0])

@@ -203,8 +203,8 @@ class Partition:
 
     def _with_transaction(self, head: Head, share: Committed) -> Head:
         return replace(
-            head, transaction=b"", written_bytes=share.written_bytes, next_offset=share.end, frames=share.frames,
-            visible_offset=share.end, visible_bytes=share.written_bytes, synced_bytes=share.written_bytes,
+            head, transaction=b"", next_offset=share.end, frames=share.frames,
+            written_bytes=share.written_bytes, visible_offset=share.end, visible_bytes=share.written_bytes, synced_bytes=share.written_bytes,
             last_time_us=share.time_us,
         )  # fmt: skip
 
@@ -350,7 +350,10 @@ class Partition:
     # ---- segments -------------------------------------------------------------------------
 
     def roll_if_due(self, head: Head, frames: Sequence[PendingFrame], settings: TopicSettings) -> Head | None:
-        """A fresh segment when the active one is full, old, or of another schema. Only while holding the lock."""
+        """A fresh segment when the active one is full, old, or of another schema.
+
+        Only while holding the lock.
+        """
         size = sum(frame.size_bytes for frame in frames)
         full = head.frames > 0 and head.written_bytes + size > settings.segment_bytes
         if not (full or self._is_old(head, settings) or self.active(head).schema != settings.stored):
@@ -404,7 +407,8 @@ class Partition:
     def _sealed_entry(self, head: Head, entry: SegmentEntry) -> SegmentEntry:
         return replace(
             entry, end=head.next_offset, size_bytes=head.written_bytes, frames=head.frames,
-            rows=head.next_offset - entry.base, first_time_us=self._first_time_us(head), last_time_us=head.last_time_us,
+            rows=head.next_offset - entry.base,
+            first_time_us=self._first_time_us(head), last_time_us=head.last_time_us,
         )  # fmt: skip
 
     def _first_time_us(self, head: Head) -> int:

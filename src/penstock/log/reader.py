@@ -7,7 +7,7 @@ replaced in the meantime is found again through the new manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,7 +124,7 @@ class PartitionReader:
         if any(s.file == entry.file for s in self._manifest[1].segments):
             raise SegmentMissing(
                 self._partition.topic, self._partition.number, entry.file,
-                first=entry.base, last=entry.end - 1 if entry.end is not None else None, reason="the file is missing",
+                first=entry.base, last=entry.last, reason="the file is missing",
             ) from error  # fmt: skip
 
     def _read_segment(
@@ -167,7 +167,7 @@ class PartitionReader:
             except BrokenFrame as error:
                 raise Damaged(
                     self._partition.topic, self._partition.number, entry.file,
-                    first=entry.base, last=entry.end - 1 if entry.end is not None else None, reason=str(error),
+                    first=entry.base, last=entry.last, reason=str(error),
                 ) from error  # fmt: skip
         return self._open
 
@@ -249,10 +249,9 @@ class PartitionReader:
         """Names the offsets of the bad frame: up to where the next one starts, if the index can tell."""
         frames = entry.frames if entry.sealed else head.frames
         entries = index.read(self._partition.disk, self._partition.folder / entry.file, frames)
-        following: Sequence[int] = (
-            () if entries is None else entries["offset"][entries["position"] > position]
-        )
-        end = int(following[0]) if len(following) else (entry.end if entry.sealed else head.visible_offset)
+        end = entry.end if entry.sealed else head.visible_offset
+        if entries is not None and (entries["position"] > position).any():
+            end = int(entries["offset"][entries["position"] > position][0])
         return Damaged(
             self._partition.topic, self._partition.number, entry.file,
             first=offset, last=end - 1 if end is not None and end > offset else None, reason=reason,

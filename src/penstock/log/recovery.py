@@ -90,8 +90,8 @@ def _restored(
     end = last.header.end if last else active.base
     newest = last.header.time_us_max if last else max((s.last_time_us for s in live.sealed), default=0)
     return Head(
-        base=active.base, generation=active.generation, written_bytes=size, next_offset=end, visible_offset=end,
-        visible_bytes=size, synced_bytes=size, frames=len(frames), last_time_us=newest,
+        base=active.base, generation=active.generation, written_bytes=size, next_offset=end,
+        visible_offset=end, visible_bytes=size, synced_bytes=size, frames=len(frames), last_time_us=newest,
         files=hint.files + 1 if hint else 1, cuts=hint.cuts + 1 if hint else 0,
     )  # fmt: skip
 
@@ -131,7 +131,7 @@ def _map(partition: Partition, entry: SegmentEntry) -> pa.Buffer:
     except FileNotFoundError as error:
         raise SegmentMissing(
             partition.topic, partition.number, entry.file,
-            first=entry.base, last=entry.end - 1 if entry.end is not None else None, reason="the file is missing",
+            first=entry.base, last=entry.last, reason="the file is missing",
         ) from error  # fmt: skip
     try:
         return file.map()
@@ -140,5 +140,4 @@ def _map(partition: Partition, entry: SegmentEntry) -> pa.Buffer:
 
 
 def _damaged(partition: Partition, entry: SegmentEntry, first: int, reason: str) -> Damaged:
-    last = entry.end - 1 if entry.end is not None else None
-    return Damaged(partition.topic, partition.number, entry.file, first=first, last=last, reason=reason)
+    return Damaged(partition.topic, partition.number, entry.file, first=first, last=entry.last, reason=reason)
