@@ -30,7 +30,8 @@ Each carries its facts as attributes, says what happened, and what to do (`hint`
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 
 class PenstockError(Exception):
@@ -190,7 +191,21 @@ class Fenced(PenstockError):
 
 
 class StorageError(PenstockError):
-    """The disk refused. Nothing of this append was acknowledged or will be seen by readers."""
+    """The disk refused. Nothing was acknowledged.
+
+    An append over several partitions may have stored the part of some of them before: `stored`
+    has their offsets, and the message says so. The atomic append stores all or nothing.
+    """
+
+    stored: Mapping[int, tuple[int, int]] = {}
+
+    def after_storing(self, stored: Mapping[int, tuple[int, int]]) -> Self:
+        """The same error, telling what was stored before it."""
+        if stored:
+            self.stored = stored
+            listed = ", ".join(map(str, stored))
+            self.message += f" Partition {listed} holds its part of this append already."
+        return self
 
 
 class DiskFull(StorageError):

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BadOption, NotSupported, TopicExists, UnknownTopic
+from penstock.errors import BadOption, NotSupported, StorageError, TopicExists, UnknownTopic
 from penstock.log import active, atomic, framing, maintenance, partition, settings
 from penstock.log import ledger as ledgers
 from penstock.log.disk import Disk, RealDisk
@@ -98,10 +99,10 @@ class EmbeddedLog:
 
     def create_topic(self, wanted: TopicSettings) -> TopicSettings:
         folder = self.home / "topics" / wanted.name
-        self.disk.make_folder(folder)
-        with self._holding(folder / "create.lock", f'topic "{wanted.name}"'):
+        with self._changing_topics():
             if self.disk.exists(folder / settings.NAME):
                 raise TopicExists(wanted.name)
+            self.disk.make_folder(folder)
             for number in range(wanted.partitions):
                 active.create_partition(self.disk, folder / str(number), wanted, number)
             self.disk.sync_folder(folder)
@@ -110,8 +111,9 @@ class EmbeddedLog:
         return wanted
 
     @contextlib.contextmanager
-    def _holding(self, path: Path, what: str) -> Iterator[None]:
-        lock = self.disk.lock(path, what)
+    def _changing_topics(self) -> Iterator[None]:
+        """One process at a time creates, alters or deletes topics."""
+        lock = self.disk.lock(self.home / "topics.lock", "the list of topics")
         lock.acquire(partition.LOCK_TIMEOUT_S)
         try:
             yield
@@ -121,8 +123,7 @@ class EmbeddedLog:
 
     def alter_topic(self, name: str, wanted: TopicSettings) -> TopicSettings:
         topic = self._topic(name)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._holding(topic.folder / "create.lock", f'topic "{name}"'))
+        with self._changing_topics(), contextlib.ExitStack() as stack:
             heads = [(p, stack.enter_context(p.locked())) for p in topic.partitions()]
             current = topic.reload()
             altered = _altered(current, wanted, heads, self.clock.now_us())
@@ -138,22 +139,27 @@ class EmbeddedLog:
 
     def delete_topic(self, name: str) -> None:
         topic = self._topic(name)
-        with self._holding(topic.folder / "create.lock", f'topic "{name}"'), contextlib.ExitStack() as stack:
+        grave = self.home / "deleted" / uuid.uuid4().hex
+        self.disk.make_folder(grave.parent)
+        with self._changing_topics(), contextlib.ExitStack() as stack:
             heads = [(p, stack.enter_context(p.locked())) for p in topic.partitions()]
             self.disk.remove(topic.folder / settings.NAME)  # from here on it does not exist
             self.disk.sync_folder(topic.folder)
             for p, head in heads:
                 p.update(replace(head, flags=head.flags | DELETED))
+            self.disk.rename(topic.folder, grave)
         topic.signal()
         self.groups_store().forget_topic(name)
         with self._mutex:
             self._topics.pop(name, None)
-        self.disk.remove_folder(topic.folder)
+        for leftover in self.disk.names(grave.parent):  # also what an earlier delete did not get to
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.remove_folder(grave.parent / leftover)
 
     def _topic(self, name: str) -> OpenTopic:
         with self._mutex:
             topic = self._topics.get(name)
-            if topic is None or topic.pid != os.getpid():
+            if topic is None or topic.pid != os.getpid() or topic.is_deleted():
                 settings.check_name("topic", name)
                 folder = self.home / "topics" / name
                 found = settings.load(self.disk, folder)
@@ -161,11 +167,6 @@ class EmbeddedLog:
                     raise UnknownTopic(name, known=self.topics())
                 topic = self._topics[name] = OpenTopic(self.disk, self.clock, self.ledger, folder, found)
             return topic
-
-    def _gone(self, name: str) -> UnknownTopic:
-        with self._mutex:
-            self._topics.pop(name, None)
-        return UnknownTopic(name, known=self.topics())
 
     # ---- appending ------------------------------------------------------------------------------
 
@@ -179,14 +180,15 @@ class EmbeddedLog:
         except StaleSettings:
             topic.reload()
             self._finish(topic, extents, wanted)
-            raise StaleAppend({n: (e.first, e.end) for n, e in extents.items()}) from None
-        except UnknownTopic:
-            raise self._gone(wanted.name) from None
+            raise StaleAppend(_ranges(extents)) from None
+        except StorageError as error:
+            self._finish(topic, extents, wanted)
+            raise error.after_storing(_ranges(extents)) from None
         self._finish(topic, extents, wanted)
         for number, extent in extents.items():
             if extent.rolled:
                 self.maintain(wanted.name, number)
-        return framing.position_of(wanted.name, {n: (e.first, e.end) for n, e in extents.items()})
+        return framing.position_of(wanted.name, _ranges(extents))
 
     def _finish(self, topic: OpenTopic, extents: Mapping[int, Extent], wanted: TopicSettings) -> None:
         try:
@@ -303,6 +305,10 @@ class EmbeddedLog:
                 self._groups.close()
                 self._groups = None
         self.ledger.close()
+
+
+def _ranges(extents: Mapping[int, Extent]) -> dict[int, tuple[int, int]]:
+    return {number: (extent.first, extent.end) for number, extent in extents.items()}
 
 
 def _altered(

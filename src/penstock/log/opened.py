@@ -36,6 +36,13 @@ class OpenTopic:
         self._shared = disk.shared(self.folder / "signal", 4096)
         self._words = self._shared.view.cast("I")
 
+    def is_deleted(self) -> bool:
+        try:
+            self.partition(0).head()
+        except UnknownTopic:
+            return True
+        return False
+
     def settings(self) -> TopicSettings:
         """As of the last time a partition showed that they changed; refreshed here from its head."""
         if self.partition(0).head().settings not in {self._settings.version, 0}:

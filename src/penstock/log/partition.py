@@ -204,7 +204,8 @@ class Partition:
     def _with_transaction(self, head: Head, share: Committed) -> Head:
         return replace(
             head, transaction=b"", next_offset=share.end, frames=share.frames,
-            written_bytes=share.written_bytes, visible_offset=share.end, visible_bytes=share.written_bytes, synced_bytes=share.written_bytes,
+            written_bytes=share.written_bytes, visible_offset=share.end, visible_bytes=share.written_bytes,
+            synced_bytes=share.written_bytes,
             last_time_us=share.time_us,
         )  # fmt: skip
 

@@ -133,7 +133,8 @@ class PartitionReader:
         if entry.archived:
             from penstock.log import archive  # pyarrow.parquet is slow to import
 
-            return archive.read(self._partition, entry, offset, stop)
+            stored = archive.read(self._partition, entry, offset, stop)
+            return (shown for batch in stored if (shown := _between(batch, offset, stop)).num_rows)
         return self._read_frames(head, entry, offset, stop)
 
     # ---- inside an Arrow segment ---------------------------------------------------------------
@@ -175,13 +176,15 @@ class PartitionReader:
         cursor = self._cursor
         if cursor and cursor.file == entry.file and cursor.offset == offset:
             return cursor.position
-        if offset == entry.base:
+        frames = entry.frames if entry.sealed else head.frames
+        if offset == entry.base or frames == 0:
             return self._reader(entry).header.first_frame_at
 
         def right(entries: index.Entries) -> int | None:
             number = index.frame_holding(entries, offset)
             header = self._header_at(head, entry, entries, number)
-            return number if header and header.base <= offset else None
+            # Before the first frame there may be a gap that compaction left.
+            return number if header and (header.base <= offset or number == 0) else None
 
         entries, number = self._search(head, entry, right)
         return int(entries["position"][number])
@@ -223,6 +226,8 @@ class PartitionReader:
             return None
         else:
             start, stop = self._offsets_around(head, entry, time_us)
+        if start >= stop:
+            return None
         for batch in self._read_segment(head, entry, start, stop):
             found = np.flatnonzero(batch.column(2).cast(pa.int64()).to_numpy() >= time_us)
             if len(found):

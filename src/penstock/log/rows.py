@@ -184,10 +184,11 @@ def _build_float(dtype: ArrowType, values: list[Any]) -> ArrowArray:
 
 def _exact_float(dtype: ArrowType, value: Any) -> float:
     code = "f" if dtype == pa.float32() else "d"
-    (number,) = struct.unpack(code, struct.pack(code, value))
-    if isinstance(value, int | np.integer) and int(number) != int(value):
+    number = float(value)
+    (held,) = struct.unpack(code, struct.pack(code, number))
+    if isinstance(value, int | np.integer) and int(held) != int(value):
         raise OverflowError
-    return float(value)
+    return number
 
 
 def _build_timestamp(dtype: ArrowType, values: list[Any]) -> ArrowArray:
