@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
@@ -61,13 +62,16 @@ class Consumer:
     ) -> None:
         _check_choice("delivery", delivery, get_args(Delivery))
         _check_choice("on_lost", on_lost, get_args(OnLost))
-        self.topic, self.group = topic, group
+        self.topic, self.group, self.delivery = topic, group, delivery
         self.missed = 0  # records that retention took before this consumer could read them
         self.waiting = False  # more members than partitions: standing by
         self._port = port
-        self._start, self._delivery, self._on_lost = start, delivery, on_lost
-        self._commit_every_s = duration_ms(commit_every) / 1_000
+        self._start, self._on_lost = start, on_lost
+        # Committed before it is handed out; committing what is processed would take that back.
+        self._commit_every_s = math.inf if delivery == "at_most_once" else duration_ms(commit_every) / 1_000
         lease_s = duration_ms(lease) / 1_000
+        if lease_s <= 0:
+            raise BadOption(f"lease={lease!r}.", hint="a member needs time between two polls")
         self._poll_every_s = min(lease_s / 3, _POLL_S_MAX)
         self._follow, self._record_type = follow, record_type
         self._readings: dict[int, _Reading] = {}
@@ -92,12 +96,16 @@ class Consumer:
             self._keep_up()
             event = next(self._ready, None)
             if event is not None:
-                self._current = event
+                self._hand_out(event)
                 return event
             if not self._next_chunk() and not self._fetch() and not self._wait():
-                self._commit_done()
                 break
         raise StopIteration
+
+    def _hand_out(self, event: Event) -> None:
+        self._current = event
+        if self.delivery == "at_most_once":
+            self._readings[event.partition].done = event.offset + 1
 
     def _finish_current(self) -> None:
         event, self._current = self._current, None
@@ -132,11 +140,8 @@ class Consumer:
         chunk, self._batch = self._batch.slice(0, _CHUNK_ROWS), self._batch.slice(_CHUNK_ROWS)
         reading = self._readings[self._ready_from]
         reading.fetched = int(chunk.column(1)[-1].as_py()) + 1
-        if self._delivery == "at_most_once":
-            reading.done = reading.fetched
-            self._commit_done()
-            if self._readings.get(self._ready_from) is not reading:
-                return True  # it went to somebody else, who reads on
+        if self.delivery == "at_most_once" and self._commit({self._ready_from: reading.fetched}):
+            return True  # it went to somebody else, who reads on
         self._ready = events_of(self.topic.settings, chunk, record_type=self._record_type, group=self.group)
         return True
 
@@ -162,11 +167,18 @@ class Consumer:
     def _wait(self) -> bool:
         """Sleep until there may be more; False when the loop should end."""
         if not self._follow and (self._readings or self.waiting):
-            return False
+            return self._more_to_read()
         ends = {partition: reading.fetched for partition, reading in self._readings.items()}
         pause_s = max(min(self._next_poll, self._next_commit) - time.monotonic(), 0.001)
         self._port.wait(self.topic.name, ends, pause_s)
         return True
+
+    def _more_to_read(self) -> bool:
+        """Whether this progress opens partitions that had to wait for it (a topic that grew)."""
+        before = set(self._readings)
+        self._commit_done()
+        self._poll()
+        return not self._readings.keys() <= before
 
     # ---- group ------------------------------------------------------------------------------------
 
@@ -177,22 +189,30 @@ class Consumer:
         revoked = [part for part, owned in assignment.partitions.items() if owned.revoked]
         if revoked:
             # Let go only between events: what was handed out is processed or not, never both.
-            self._commit_done()
+            self._commit_done(revoked)
             self._member.release(revoked)
         self.waiting = assignment.waiting
         kept = {part: owned for part, owned in assignment.partitions.items() if not owned.revoked}
         for part in [p for p, r in self._readings.items() if p not in kept or kept[p].term != r.term]:
             self._drop(part)
-        begun = {}
-        for part in kept.keys() - self._readings.keys():
-            offset = kept[part].committed
-            if offset is None:
-                offset = begun[part] = self.topic.offset_of(part, self._start)
-            self._readings[part] = _Reading(kept[part].term, offset, offset, offset)
+        fresh = {part: kept[part].committed for part in sorted(kept.keys() - self._readings.keys())}
+        begun = {part: self._place(part, self._start) for part, offset in fresh.items() if offset is None}
+        for part, offset in fresh.items():
+            at = begun[part] if offset is None else offset
+            self._readings[part] = _Reading(kept[part].term, at, at, at)
             self._turn.append(part)
         if begun:
             # From here on the group has a place in these partitions, whoever reads them.
-            self._member.commit(begun)
+            self._commit(begun)
+
+    def _place(self, partition: int, start: Start) -> int:
+        """The offset that `start` means, if the partition holds it."""
+        offset = self.topic.offset_of(partition, start)
+        if isinstance(start, int | Mapping):
+            first, end = self._port.bounds(self.topic.name, partition)
+            if not first <= offset <= end:
+                raise OffsetOutOfRange(self.topic.name, partition, offset, start=first, end=end)
+        return offset
 
     def _drop(self, partition: int) -> None:
         del self._readings[partition]
@@ -200,41 +220,55 @@ class Consumer:
         if self._ready_from == partition:
             self._ready, self._batch = iter(()), None
 
-    def _commit_done(self) -> None:
+    def _commit_done(self, only: Iterable[int] | None = None) -> tuple[int, ...]:
+        """Commit what is processed, everywhere or in these partitions; returns those that others have now."""
         self._next_commit = time.monotonic() + self._commit_every_s
         if self._note_progress is not None:
             self._note_progress()
-        moved = {p: r.done for p, r in self._readings.items() if r.done != r.committed}
-        if not moved or self._member is None:
-            return
+        chosen = self._readings.keys() if only is None else self._readings.keys() & set(only)
+        moved = {p: r.done for p in chosen if (r := self._readings[p]).done != r.committed}
+        return self._commit(moved)
+
+    def _commit(self, offsets: dict[int, int]) -> tuple[int, ...]:
+        if not offsets or self._member is None:
+            return ()
         try:
-            self._member.commit(moved)
+            self._member.commit(offsets)
         except NotOwner as error:
             # The new owner reads on from the last commit; ours would be wrong.
             for partition in error.partitions:
                 self._drop(partition)
             self._next_poll = 0.0
-            self._commit_done()
-            return
-        for partition, offset in moved.items():
+            left = {part: offset for part, offset in offsets.items() if part in self._readings}
+            return error.partitions + self._commit(left)
+        for partition, offset in offsets.items():
             self._readings[partition].committed = offset
+        return ()
 
     # ---- control ------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Commit everything handed out so far, the current event included. Durable on return."""
+        """Commit everything handed out so far, the current event included. Durable on return.
+
+        Raises NotOwner if a partition went to another member, which reads on from the last commit.
+        """
         self._finish_current()
-        self._commit_done()
+        lost = () if self.delivery == "at_most_once" else self._commit_done()
+        if lost:
+            raise NotOwner(self.group, self.topic.name, lost)
 
     def seek(self, to: Start, *, partition: int | None = None) -> None:
         """Go on reading from there, in one partition or in all that this member has."""
         if self._next_poll == 0.0:
             self._poll()
-        for part in self._readings if partition is None else [partition]:
-            if part not in self._readings:
-                raise NotOwner(self.group, self.topic.name, [part])
+        if partition is not None and partition not in self._readings:
+            raise NotOwner(self.group, self.topic.name, [partition])
+        places = {
+            part: self._place(part, to) for part in (self._readings if partition is None else [partition])
+        }
+        for part, offset in places.items():
             reading = self._readings[part]
-            reading.fetched = reading.done = self.topic.offset_of(part, to)
+            reading.fetched = reading.done = offset
             if self._ready_from == part:
                 self._ready, self._batch = iter(()), None
         self._current = None
@@ -267,7 +301,8 @@ class Consumer:
 
     def keep_lease(self) -> None:
         """Renew the lease and commit progress while events wait to be processed."""
-        self._keep_up()
+        if self._member is not None:
+            self._keep_up()
 
     def close(self, *, commit: bool = True) -> None:
         """Leave the group; others take over at once."""

@@ -58,15 +58,21 @@ def events_of(
     topic = settings.name
     user = batch.select(list(settings.schema.names))
     deleted = batch.column("_deleted").to_pylist() if settings.compacted else [False] * batch.num_rows
-    # A delete has no record to build a dataclass from.
-    whole = record_type is not None and not any(deleted)
-    values: list[Any] = rows.decode_as(record_type, user) if whole and record_type else rows.decode(user)
     places = zip(
         batch.column(0).to_pylist(),
         batch.column(1).to_pylist(),
         batch.column(2).cast(pa.int64()).to_pylist(),
-        values,
+        rows.decode(user) if record_type is None else _instances(record_type, user, deleted),
         deleted,
         strict=True,
     )
     return (Event(topic, *place, group) for place in places)
+
+
+def _instances(record_type: type, user: pa.RecordBatch, deleted: list[bool]) -> list[Any]:
+    """Dataclasses, but dicts for deletes: those have no record to build one from."""
+    if not any(deleted):
+        return rows.decode_as(record_type, user)
+    whole = iter(rows.decode_as(record_type, user.filter(pa.array([not mark for mark in deleted]))))
+    keys = iter(rows.decode(user.filter(pa.array(deleted))))
+    return [next(keys) if mark else next(whole) for mark in deleted]

@@ -6,6 +6,7 @@ longest stretch without a gap, so a crash never skips an event that a slow worke
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import zlib
@@ -13,13 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadOption
+from penstock.errors import BadOption, NotOwner, NotSupported
 from penstock.log.event import Event
 
 if TYPE_CHECKING:
     from penstock.log.consumer import Consumer
 
 _QUEUED_PER_WORKER = 64
+_PAUSE_S = 0.1
 _STOP = None
 
 
@@ -72,20 +74,23 @@ class _Workers:
 
     def give(self, worker: int, event: Event, meanwhile: Callable[[], None]) -> None:
         """Blocks while that worker's queue is full, but keeps the lease."""
-        while self.failure is None:
+        self._put(worker, event, meanwhile)
+
+    def stop(self, meanwhile: Callable[[], None]) -> None:
+        """Let the workers finish what is queued, or drop it after a failure; keeps the lease."""
+        for worker in range(len(self._queues)):
+            self._put(worker, _STOP, meanwhile)
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(_PAUSE_S)
+                meanwhile()
+
+    def _put(self, worker: int, item: Event | None, meanwhile: Callable[[], None]) -> None:
+        while True:
             try:
-                self._queues[worker].put(event, timeout=0.1)
+                return self._queues[worker].put(item, timeout=_PAUSE_S)
             except queue.Full:
                 meanwhile()
-                continue
-            return
-
-    def stop(self) -> None:
-        """Let the workers finish what is queued, or drop it after a failure."""
-        for q in self._queues:
-            q.put(_STOP)
-        for thread in self._threads:
-            thread.join()
 
     def _work(self, events: queue.Queue[Event | None]) -> None:
         while (event := events.get()) is not _STOP:
@@ -105,6 +110,11 @@ def process(consumer: Consumer, handler: Callable[[Event], Any], parallel: int) 
     """See `Consumer.process`."""
     if parallel < 1:
         raise BadOption(f"parallel={parallel}.", hint="use at least 1")
+    if parallel > 1 and consumer.delivery == "exactly_once":
+        raise NotSupported(
+            "exactly_once needs the events of a partition one after the other.",
+            hint="use parallel=1 and more members in the group, up to one per partition",
+        )
     progress = Progress()
     workers = _Workers(parallel, handler, progress)
     key = consumer.topic.settings.key
@@ -120,9 +130,9 @@ def process(consumer: Consumer, handler: Callable[[Event], Any], parallel: int) 
             if workers.failure is not None:
                 break
     finally:
-        workers.stop()
-        note_progress()
-        consumer.commit()
+        workers.stop(consumer.keep_lease)
+        with contextlib.suppress(NotOwner):  # who has it now reads on from the last commit
+            consumer.commit()
         consumer.track_outside(None)
     if workers.failure is not None:
         raise workers.failure

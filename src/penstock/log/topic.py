@@ -234,8 +234,7 @@ class Topic:
         numbers = range(self.settings.partitions) if partition is None else [partition]
         for number in numbers:
             first, last = self.offset_of(number, start), self.offset_of(number, end)
-            if first < last:
-                yield from self._port.read(self.name, number, first, until=last)
+            yield from self._port.read(self.name, number, first, until=last)
 
     def events(
         self, *, partition: int | None = None, start: Start = "earliest", end: Start = "latest"

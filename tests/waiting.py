@@ -1,0 +1,18 @@
+"""Waiting for something to become true, never longer than a bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_PAUSE_S = 0.005
+
+
+def wait_until(condition: Callable[[], object], *, timeout_s: float = 20.0, what: str = "") -> float:
+    """Returns how many seconds it took. Raises TimeoutError when it did not come true."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > timeout_s:
+            raise TimeoutError(f"waited {timeout_s:g} s for {what or 'a condition'}")
+        time.sleep(_PAUSE_S)
+    return time.monotonic() - began
