@@ -14,6 +14,7 @@ import xxhash
 
 from penstock.errors import Damaged
 from penstock.log import segment
+from penstock.log.disk import Disk
 from penstock.log.manifest import SegmentEntry
 
 if TYPE_CHECKING:
@@ -56,18 +57,19 @@ def write(
     )  # fmt: skip
 
 
-def entry_of(path: Path) -> SegmentEntry | None:
+def entry_of(disk: Disk, path: Path) -> SegmentEntry | None:
     """What a Parquet file says about itself, for rebuilding the manifest."""
     parsed = segment.parse_name(path.name)
+    data = disk.read(path)
     try:
-        facts = (pq.read_schema(path).metadata or {})[b"penstock"].decode()
+        facts = (pq.read_schema(pa.BufferReader(data)).metadata or {})[b"penstock"].decode()
     except (OSError, KeyError, pa.ArrowException):
         return None
     base, end, rows, first_us, last_us = map(int, facts.split(","))
     assert parsed, "the caller looks only at segment names"
     return SegmentEntry(
-        path.name, base, parsed[1], end=end, size_bytes=path.stat().st_size, rows=rows,
-        first_time_us=first_us, last_time_us=last_us, rewritten=True, checksum=xxhash.xxh3_64_hexdigest(path.read_bytes()),
+        path.name, base, parsed[1], end=end, size_bytes=len(data), rows=rows, first_time_us=first_us,
+        last_time_us=last_us, rewritten=True, checksum=xxhash.xxh3_64_hexdigest(data),
     )  # fmt: skip
 
 

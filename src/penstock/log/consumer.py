@@ -146,15 +146,15 @@ class Consumer:
         return True
 
     def _read_one(self, partition: int, reading: _Reading) -> pa.RecordBatch | None:
-        try:
-            return next(self._port.read(self.topic.name, partition, reading.fetched), None)
-        except OffsetOutOfRange as error:
-            if reading.fetched >= error.start:
-                raise
-            self._lost(reading, RecordsLost(
-                self.topic.name, partition, reading.fetched, start=error.start, end=error.end
-            ))  # fmt: skip
-            return None
+        while True:
+            try:
+                return next(self._port.read(self.topic.name, partition, reading.fetched), None)
+            except OffsetOutOfRange as error:
+                if reading.fetched >= error.start:
+                    raise
+                self._lost(reading, RecordsLost(
+                    self.topic.name, partition, reading.fetched, start=error.start, end=error.end
+                ))  # fmt: skip
 
     def _lost(self, reading: _Reading, lost: RecordsLost) -> None:
         """Retention was faster than this consumer."""

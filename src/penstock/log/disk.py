@@ -160,7 +160,10 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def read_at(self, position: int, length: int) -> pa.Buffer:
-        return pa.py_buffer(os.pread(self._fd, length, position))
+        try:
+            return pa.py_buffer(os.pread(self._fd, length, position))
+        except OSError as error:
+            raise StorageError(f"{self.path} could not be read ({error}).", hint="check the disk") from error
 
     def map(self) -> pa.Buffer:
         size = self.size()

@@ -77,13 +77,19 @@ class EmbeddedLog:
             )
 
     def _create(self, marker: Path) -> None:
+        new = [folder for folder in (self.home, *self.home.parents) if not self.disk.exists(folder)]
         self.disk.make_folder(self.home / "topics")
+        for folder in new or [self.home]:
+            # A new folder is durable only after its parent is synced; one that we may not read is not new.
+            with contextlib.suppress(PermissionError):
+                self.disk.sync_folder(folder.parent)
         lock = self.disk.lock(self.home / "create.lock", f"the log in {self.home}")
         lock.acquire(partition.LOCK_TIMEOUT_S)
         try:
             if not self.disk.exists(marker):
                 ledgers.create(self.disk, self.home / "ledger")
                 replace_file(self.disk, marker, json.dumps({"format": FORMAT}).encode())
+                self.disk.sync_folder(self.home.parent)
         finally:
             lock.release()
             lock.close()

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.clock import Clock
-from penstock.errors import Contended, LockTimeout, NotOwner
+from penstock.errors import Contended, DiskFull, LockTimeout, NotOwner, StorageError
 from penstock.log.balance import balanced
 from penstock.log.disk import RealLock
 from penstock.log.port import Assignment, MemberInfo, Owned
@@ -161,11 +161,11 @@ class GroupStore:
         rows = db.execute(
             "SELECT part, owner, wanted FROM owners WHERE grp=? AND topic=?", (group, topic)
         ).fetchall()
-        owners = {part: owner for part, owner, _ in rows}
+        members = self._members(db, group, topic)
+        # Who is no member has nothing: a partition may have been handed to one that left meanwhile.
+        owners = {part: owner if owner in members else None for part, owner, _ in rows}
         wanted_before = {part: wanted for part, _, wanted in rows}
-        wanted = balanced(
-            self._readable(db, group, topic, settings), self._members(db, group, topic), wanted_before
-        )
+        wanted = balanced(self._readable(db, group, topic, settings), members, wanted_before)
         for part, member in wanted.items():
             owner = owners.get(part)
             if owner is None and member is not None:
@@ -281,37 +281,44 @@ class GroupStore:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._mutex, self._busy():
+        with self._mutex, self._storage_errors():
             yield self._open()
 
     @contextmanager
     def _writing(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
-        with self._mutex, self._busy():
+        with self._mutex, self._storage_errors():
             db = self._open()
             # A lost lease costs nothing after a restart, so only commits wait for the disk.
             db.execute("PRAGMA synchronous=FULL" if durable else "PRAGMA synchronous=NORMAL")
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
+                db.execute("COMMIT")
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:  # SQLite may have rolled back by itself
+                    db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
 
     @contextmanager
-    def _busy(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
-            raise LockTimeout("the table of consumer groups", waited_s=_BUSY_S) from error
+        except sqlite3.DatabaseError as error:
+            if "locked" in str(error):
+                raise LockTimeout("the table of consumer groups", waited_s=_BUSY_S) from error
+            if "full" in str(error):
+                raise DiskFull(self._path) from error
+            raise StorageError(f"{self._path}: {error}.", hint="check the disk, or restore that file") from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None or self._connection[0] != os.getpid():
             db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_TABLES)
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.executescript(_TABLES)
+            except sqlite3.Error:
+                db.close()
+                raise
             self._connection = (os.getpid(), db)
         return self._connection[1]
 

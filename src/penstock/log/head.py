@@ -13,7 +13,9 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from penstock.log.disk import Disk
 
@@ -49,7 +51,11 @@ class Head:
         return bool(self.flags & flag)
 
 
-_NUMBERS = tuple(field.name for field in fields(Head) if field.name not in {"cuts", "flags", "transaction"})
+# In the order of the class, which is the order in a slot; the last three fields are packed into two.
+_NUMBERS = attrgetter(*(field.name for field in fields(Head)[:-3]))
+
+
+_Slot = tuple[Any, ...]  # write count, boot, the numbers, cuts and flags, transaction
 
 
 class SharedHead:
@@ -62,47 +68,44 @@ class SharedHead:
     def read(self) -> Head | None:
         """The head of this boot, or None when there is none to trust."""
         found = self._newest()
-        return found[2] if found and found[1] == self._boot else None
+        return _head_of(found) if found and found[1] == self._boot else None
 
     def before_restart(self) -> Head | None:
         """What an earlier boot left behind: a lower bound for what was synced, nothing more."""
         found = self._newest()
-        return found[2] if found else None
+        return _head_of(found) if found else None
 
     def write(self, head: Head) -> None:
         """Only while holding the lock."""
         newest = self._newest()
         count = newest[0] + 1 if newest else 1
-        numbers = (getattr(head, name) for name in _NUMBERS)
-        body = _SLOT.pack(count, self._boot, *numbers, head.cuts << 8 | head.flags, head.transaction)
+        body = _SLOT.pack(count, self._boot, *_NUMBERS(head), head.cuts << 8 | head.flags, head.transaction)
         at = count % 2 * _SLOT_BYTES
         self._shared.view[at : at + _SLOT.size + _CRC.size] = body + _CRC.pack(zlib.crc32(body))
 
-    def _newest(self) -> tuple[int, int, Head] | None:
+    def _newest(self) -> _Slot | None:
         # A writer may be filling one slot while we read; two writes within one read are tried again.
         for _ in range(100):
             slots = [slot for slot in (self._slot(0), self._slot(1)) if slot]
             if slots:
-                return max(slots, key=lambda slot: slot[0])
+                return max(slots)
             if not any(self._shared.view[: 2 * _SLOT_BYTES]):
                 return None
         return None
 
-    def _slot(self, number: int) -> tuple[int, int, Head] | None:
+    def _slot(self, number: int) -> _Slot | None:
         at = number * _SLOT_BYTES
         raw = bytes(self._shared.view[at : at + _SLOT.size + _CRC.size])
         body = raw[: _SLOT.size]
-        if not any(body) or _CRC.unpack(raw[_SLOT.size :])[0] != zlib.crc32(body):
+        # An empty slot fails too: the checksum of zeros is not zero.
+        if _CRC.unpack_from(raw, _SLOT.size)[0] != zlib.crc32(body):
             return None
-        count, boot, *numbers, cuts_and_flags, transaction = _SLOT.unpack(body)
-        told = dict(zip(_NUMBERS, numbers, strict=True))
-        head = Head(
-            **told,
-            cuts=cuts_and_flags >> 8,
-            flags=cuts_and_flags & 0xFF,
-            transaction=transaction.rstrip(b"\0"),
-        )
-        return count, boot, head
+        return _SLOT.unpack(body)
 
     def close(self) -> None:
         self._shared.close()
+
+
+def _head_of(slot: _Slot) -> Head:
+    _, _, *numbers, cuts_and_flags, transaction = slot
+    return Head(*numbers, cuts_and_flags >> 8, cuts_and_flags & 0xFF, transaction.rstrip(b"\0"))

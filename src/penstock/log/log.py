@@ -12,7 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.clock import duration_ms
-from penstock.errors import BadOption, StorageError
+from penstock.errors import BadOption, StorageError, TopicExists
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.port import AtomicResult, GroupInfo, LogPort, Parts, StaleAppend
 from penstock.log.settings import Cleanup, Durability, TopicSettings
@@ -56,15 +56,19 @@ class Log:
         """
         _check_options(limits)
         declared = RecordSchema.of(schema)
-        if if_missing and name in self.topics():
-            return Topic(self.port, self.port.settings(name), record_type=declared.record_type)
         default_key = ("key",) if schema is None and not key else ()
         settings = TopicSettings(
             name, declared, partitions=partitions, key=_columns(key) or default_key, event_time=event_time,
             cleanup=cleanup, retention_ms=None if retention is None else duration_ms(retention),
             retention_bytes=retention_bytes, durability=durability, archive=archive, **limits,
         )  # fmt: skip
-        return Topic(self.port, self.port.create_topic(settings), record_type=declared.record_type)
+        try:
+            settings = self.port.create_topic(settings)
+        except TopicExists:
+            if not if_missing:
+                raise
+            settings = self.port.settings(name)
+        return Topic(self.port, settings, record_type=declared.record_type)
 
     def topic(self, name: str, *, record_type: type | None = None) -> Topic:
         """An existing topic. Raises UnknownTopic."""

@@ -127,7 +127,7 @@ def _entry_of(disk: Disk, path: Path) -> SegmentEntry | None:
     if path.suffix == ".parquet":
         from penstock.log import archive  # pyarrow.parquet is slow to import
 
-        return archive.entry_of(path)
+        return archive.entry_of(disk, path)
     file = disk.open(path)
     try:
         header = segments.read_start(file.read_at(0, min(file.size(), 1 << 20)))

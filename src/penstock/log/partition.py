@@ -363,7 +363,7 @@ class Partition:
 
     def _is_old(self, head: Head, settings: TopicSettings) -> bool:
         return (
-            head.frames > 0 and self.clock.now_us() - self._first_time_us(head) > settings.segment_ms * 1_000
+            head.frames > 0 and self.clock.now_us() - self._first_time_us(head) > settings.segment_age_us_max
         )
 
     def roll(self, head: Head, settings: TopicSettings) -> Head:

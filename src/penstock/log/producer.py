@@ -62,6 +62,7 @@ class Producer:
         self._buffer_bytes = 0
         self._in_flight = 0
         self._flushing = False
+        self._crowded = False  # somebody waits for room: lingering would only keep them waiting
         self._closed = False
         self._rejected: list[BadRecord] = []
         self._failure: PenstockError | None = None
@@ -144,6 +145,7 @@ class Producer:
                 self._buffer_bytes -= self._buffer.popleft()[1]
                 self.dropped += 1
                 continue
+            self._crowded = True
             self._changed.notify_all()
             self._changed.wait()
             self._raise_pending()
@@ -177,10 +179,11 @@ class Producer:
             count = min(len(self._buffer), self._batch_rows)
             batch = [self._buffer.popleft() for _ in range(count)]
             self._in_flight = count
+            self._crowded = False
             return batch
 
     def _is_due(self) -> bool:
-        return self._flushing or self._closed or len(self._buffer) >= self._batch_rows
+        return self._flushing or self._closed or self._crowded or len(self._buffer) >= self._batch_rows
 
     def _store(self, batch: list[tuple[Any, int, bytes | None]]) -> PenstockError | None:
         """Append the batch, without the records that do not fit; retries what may pass."""

@@ -93,6 +93,12 @@ class TopicSettings:
         return self.cleanup == "compact"
 
     @property
+    def segment_age_us_max(self) -> int:
+        """When a segment is sealed however small it is: retention can only remove whole segments."""
+        age_ms = self.segment_ms if self.retention_ms is None else min(self.segment_ms, self.retention_ms // 4)
+        return age_ms * 1_000
+
+    @property
     def stored(self) -> pa.Schema:
         """The columns on disk: the user's, and where records can be deleted, a mark for that.
 
