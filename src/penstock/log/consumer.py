@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, NotOwner, OffsetOutOfRange, RecordsLost
 from penstock.log.event import Event, events_of
-from penstock.log.port import LogPort, Member
+from penstock.log.port import LogPort, Member, Owned
 from penstock.log.topic import Start, Topic
 
 Delivery = Literal["at_most_once", "at_least_once", "exactly_once"]
@@ -27,10 +27,11 @@ _CHUNK_ROWS = 500
 
 @dataclass(slots=True)
 class _Reading:
-    """One partition this consumer reads: fetched up to here, processed up to here, committed up to here."""
+    """One partition this consumer reads: fetched, handed out, processed and committed up to here."""
 
     term: int
     fetched: int
+    handed: int
     done: int
     committed: int | None
 
@@ -104,8 +105,10 @@ class Consumer:
 
     def _hand_out(self, event: Event) -> None:
         self._current = event
+        reading = self._readings[event.partition]
+        reading.handed = event.offset + 1
         if self.delivery == "at_most_once":
-            self._readings[event.partition].done = event.offset + 1
+            reading.done = reading.handed
 
     def _finish_current(self) -> None:
         event, self._current = self._current, None
@@ -162,7 +165,7 @@ class Consumer:
             raise lost
         onward = lost.start if self._on_lost == "earliest" else lost.end
         self.missed += onward - reading.fetched
-        reading.fetched = reading.done = onward
+        reading.fetched = reading.handed = reading.done = onward
 
     def _wait(self) -> bool:
         """Sleep until there may be more; False when the loop should end."""
@@ -186,24 +189,40 @@ class Consumer:
         assert self._member is not None
         self._next_poll = time.monotonic() + self._poll_every_s
         assignment = self._member.poll()
-        revoked = [part for part, owned in assignment.partitions.items() if owned.revoked]
-        if revoked:
-            # Let go only between events: what was handed out is processed or not, never both.
-            self._commit_done(revoked)
-            self._member.release(revoked)
         self.waiting = assignment.waiting
-        kept = {part: owned for part, owned in assignment.partitions.items() if not owned.revoked}
-        for part in [p for p, r in self._readings.items() if p not in kept or kept[p].term != r.term]:
+        mine = assignment.partitions
+        for part in [p for p, r in self._readings.items() if p not in mine or mine[p].term != r.term]:
             self._drop(part)
+        revoked = [part for part, owned in mine.items() if owned.revoked]
+        if revoked:
+            self._let_go(revoked)
+        self._take({part: owned for part, owned in mine.items() if not owned.revoked})
+
+    def _take(self, kept: Mapping[int, Owned]) -> None:
         fresh = {part: kept[part].committed for part in sorted(kept.keys() - self._readings.keys())}
         begun = {part: self._place(part, self._start) for part, offset in fresh.items() if offset is None}
         for part, offset in fresh.items():
             at = begun[part] if offset is None else offset
-            self._readings[part] = _Reading(kept[part].term, at, at, at)
-            self._turn.append(part)
+            self._readings[part] = _Reading(kept[part].term, at, at, at, at)
+        self._turn.extend(part for part in kept if part not in self._turn)
         if begun:
             # From here on the group has a place in these partitions, whoever reads them.
             self._commit(begun)
+
+    def _let_go(self, revoked: list[int]) -> None:
+        """Commit and release, but not while an event is being processed: its next must not overtake it."""
+        assert self._member is not None
+        self._commit_done(revoked)
+        for part in revoked:
+            self._stop_reading(part)
+        idle = [part for part in revoked if not self._is_busy(part)]
+        self._member.release(idle)
+        for part in idle:
+            self._drop(part)
+
+    def _is_busy(self, partition: int) -> bool:
+        reading = self._readings.get(partition)
+        return self._note_progress is not None and reading is not None and reading.done < reading.handed
 
     def _place(self, partition: int, start: Start) -> int:
         """The offset that `start` means, if the partition holds it."""
@@ -215,10 +234,16 @@ class Consumer:
         return offset
 
     def _drop(self, partition: int) -> None:
-        del self._readings[partition]
-        self._turn.remove(partition)
+        self._stop_reading(partition)
+        self._readings.pop(partition, None)
+
+    def _stop_reading(self, partition: int) -> None:
+        if partition in self._turn:
+            self._turn.remove(partition)
         if self._ready_from == partition:
             self._ready, self._batch = iter(()), None
+        if reading := self._readings.get(partition):
+            reading.fetched = reading.handed
 
     def _commit_done(self, only: Iterable[int] | None = None) -> tuple[int, ...]:
         """Commit what is processed, everywhere or in these partitions; returns those that others have now."""
@@ -268,7 +293,7 @@ class Consumer:
         }
         for part, offset in places.items():
             reading = self._readings[part]
-            reading.fetched = reading.done = offset
+            reading.fetched = reading.handed = reading.done = offset
             if self._ready_from == part:
                 self._ready, self._batch = iter(()), None
         self._current = None

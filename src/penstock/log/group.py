@@ -308,7 +308,7 @@ class GroupStore:
                 raise LockTimeout("the table of consumer groups", waited_s=_BUSY_S) from error
             if "full" in str(error):
                 raise DiskFull(self._path) from error
-            raise StorageError(f"{self._path}: {error}.", hint="check the disk, or restore that file") from error
+            raise StorageError(f"{self._path}: {error}.", hint="check the disk, or restore it") from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None or self._connection[0] != os.getpid():
