@@ -89,7 +89,6 @@ class EmbeddedLog:
             if not self.disk.exists(marker):
                 ledgers.create(self.disk, self.home / "ledger")
                 replace_file(self.disk, marker, json.dumps({"format": FORMAT}).encode())
-                self.disk.sync_folder(self.home.parent)
         finally:
             lock.release()
             lock.close()
