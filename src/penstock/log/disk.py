@@ -23,6 +23,7 @@ from penstock.errors import DiskFull, LockTimeout, StorageError, SyncFailed
 from penstock.log import signal
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_HANDLES = {errno.EMFILE, errno.ENFILE}
 _LOCK_PAUSE_S_MAX = 0.002
 
 
@@ -80,7 +81,7 @@ class Disk(Protocol):
         """Changes when the machine starts anew: what was only in memory is gone then."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Raises FileNotFoundError if it is not there and `create` is false."""
+        """Raises FileNotFoundError if it is not there and `create` is false, StorageError for the rest."""
 
     def lock(self, path: Path, what: str) -> Lock: ...
 
@@ -122,16 +123,21 @@ def replace(disk: Disk, path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _storage_errors(path: Path, *, syncing: bool = False) -> Iterator[None]:
+def storage_errors(path: Path, *, reading: bool = False, syncing: bool = False) -> Iterator[None]:
+    """Turn what the system says into our errors; FileNotFoundError stays what it is when reading."""
     try:
         yield
     except OSError as error:
+        if reading and isinstance(error, FileNotFoundError):
+            raise
         if error.errno in _NO_SPACE:
             raise DiskFull(path) from error
         reason = os.strerror(error.errno) if error.errno else str(error)
         if syncing:
             raise SyncFailed(path, reason) from error
-        raise StorageError(f"{path} could not be written ({reason}).", hint="check the disk") from error
+        hint = "raise the limit of open files (ulimit -n)" if error.errno in _NO_HANDLES else "check the disk"
+        done = "read" if reading else "written"
+        raise StorageError(f"{path} could not be {done} ({reason}).", hint=hint) from error
 
 
 class RealFile:
@@ -141,7 +147,7 @@ class RealFile:
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         rest = memoryview(data).cast("B")
-        with _storage_errors(self.path):
+        with storage_errors(self.path):
             while rest:
                 written = os.pwrite(self._fd, rest, position)
                 if written == 0:
@@ -149,27 +155,26 @@ class RealFile:
                 rest, position = rest[written:], position + written
 
     def sync(self) -> None:
-        with _storage_errors(self.path, syncing=True):
+        with storage_errors(self.path, syncing=True):
             os.fdatasync(self._fd)
 
     def truncate(self, size_bytes: int) -> None:
-        with _storage_errors(self.path):
+        with storage_errors(self.path):
             os.ftruncate(self._fd, size_bytes)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def read_at(self, position: int, length: int) -> pa.Buffer:
-        try:
+        with storage_errors(self.path, reading=True):
             return pa.py_buffer(os.pread(self._fd, length, position))
-        except OSError as error:
-            raise StorageError(f"{self.path} could not be read ({error}).", hint="check the disk") from error
 
     def map(self) -> pa.Buffer:
         size = self.size()
         if size == 0:
             return pa.py_buffer(b"")
-        return pa.py_buffer(mmap.mmap(self._fd, size, prot=mmap.PROT_READ))
+        with storage_errors(self.path, reading=True):
+            return pa.py_buffer(mmap.mmap(self._fd, size, prot=mmap.PROT_READ))
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -207,10 +212,13 @@ class RealLock:
     def try_acquire(self) -> bool:
         if not self._mutex.acquire(blocking=False):
             return False
-        if self._try_flock():
-            return True
-        self._mutex.release()
-        return False
+        taken = False
+        try:
+            taken = self._try_flock()
+        finally:
+            if not taken:
+                self._mutex.release()
+        return taken
 
     def _try_flock(self) -> bool:
         if self._pid != os.getpid():
@@ -249,7 +257,7 @@ class RealShared:
         try:
             if os.fstat(fd).st_size < size_bytes:
                 # Reserve the blocks now: a page of a sparse file that meets a full disk kills the process.
-                with _storage_errors(path):
+                with storage_errors(path):
                     os.posix_fallocate(fd, 0, size_bytes)
             self._map = mmap.mmap(fd, size_bytes)
         finally:
@@ -280,7 +288,7 @@ class RealDisk:
             return str(round((time.time() - time.monotonic()) / 10))
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        with _storage_errors(path) if create else contextlib.nullcontext():
+        with storage_errors(path, reading=not create):
             return RealFile(path, create=create)
 
     def lock(self, path: Path, what: str) -> Lock:
@@ -290,7 +298,8 @@ class RealDisk:
         return RealShared(path, size_bytes)
 
     def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        with storage_errors(path, reading=True):
+            return path.read_bytes()
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -302,11 +311,11 @@ class RealDisk:
             return []
 
     def make_folder(self, path: Path) -> None:
-        with _storage_errors(path):
+        with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
 
     def rename(self, old: Path, new: Path) -> None:
-        with _storage_errors(new):
+        with storage_errors(new):
             old.replace(new)
 
     def remove(self, path: Path) -> None:
@@ -324,7 +333,7 @@ class RealDisk:
     def sync_folder(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY)
         try:
-            with _storage_errors(path, syncing=True):
+            with storage_errors(path, syncing=True):
                 os.fsync(fd)
         finally:
             os.close(fd)

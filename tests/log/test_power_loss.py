@@ -1,0 +1,457 @@
+"""Losing power, or the writing process, after every single operation of a long day's work.
+
+One run on a CrashingDisk goes through everything the log does to its files and notes what was
+acknowledged when, and how far readers could see. Then every crash is tried, and the log
+must hold every acknowledged record once, in order and at its offset; atomic appends whole or
+not at all, with a position that agrees; and go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.errors import Fenced, PenstockError
+from penstock.log import ledger, maintenance
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.head import SharedHead
+from penstock.log.log import AtomicProducer, Log
+from penstock.log.topic import Topic
+from penstock.testing.crashing_disk import CrashingDisk
+from penstock.testing.volatile import Memory, Mode
+
+Place = tuple[str, int]
+Contents = dict[Place, dict[int, int]]  # record ids by offset
+
+LEDGER_BYTES = 700
+
+
+# ---- the day ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Step:
+    """What one piece of work did: between which operations, and what it acknowledged."""
+
+    name: str
+    start: int
+    now_us: int
+    end: int = 0
+    records: Contents = field(default_factory=dict)
+    position: int = 0  # of an atomic append
+    topic: str = ""  # created
+    gone: str = ""  # deleted
+    partitions: int = 0
+    expires: dict[Place, int] = field(default_factory=dict)  # records before these offsets may go
+    compacts: bool = False
+
+
+class Day:
+    """Runs the work and keeps what must be true after a crash at any moment of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.clock = ManualClock()
+        self.disk = CrashingDisk(home.parent)
+        self.steps: list[Step] = []
+        self.keys: dict[int, str] = {}  # of the records of the compacted topic
+        self.deletes: set[int] = set()
+        self._ids = 0
+        self._known: Contents = {}
+        with self.step("open"):
+            self.log = open_log(home, self.disk, self.clock)
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        self.clock.advance(1)
+        step = Step(name, len(self.disk.trace), self.clock.now_us())
+        self.steps.append(step)
+        yield step
+        step.end = len(self.disk.trace)
+        if name != "open":
+            self._note_records(step)
+
+    def _note_records(self, step: Step) -> None:
+        for place, records in contents_of(self.log).items():
+            known = self._known.setdefault(place, {})
+            step.records[place] = {offset: id for offset, id in records.items() if offset not in known}
+            known.update(records)
+
+    def ids(self, count: int) -> list[int]:
+        self._ids += count
+        return list(range(self._ids - count + 1, self._ids + 1))
+
+    def orders(self, count: int) -> list[dict[str, Any]]:
+        return [{"id": id, "name": f"order {id}"} for id in self.ids(count)]
+
+    def events(self, count: int) -> list[dict[str, Any]]:
+        return [{"id": id} for id in self.ids(count)]
+
+    def values(self, keys: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = [
+            {"k": k, "id": id} for k, id in zip(keys, self.ids(len(keys)), strict=True)
+        ]
+        self.keys.update({row["id"]: row["k"] for row in rows})
+        return rows
+
+    # ---- pieces of work ---------------------------------------------------------------------
+
+    def create(self, name: str, schema: str, **options: Any) -> None:
+        with self.step(f"create {name}") as step:
+            step.topic, step.partitions = name, options.get("partitions", 1)
+            self.log.create_topic(name, schema, **options)
+
+    def append(self, topic: str, rows: list[dict[str, Any]], **options: Any) -> None:
+        with self.step(f"append to {topic}"):
+            self.log.topic(topic).append(rows, **options)
+
+    def delete(self, *keys: str) -> None:
+        """The id of a delete is what a reader gets for it: minus one minus its offset."""
+        with self.step(f"delete {keys}"):
+            self.log.topic("state").delete(*({"k": key} for key in keys))
+        for offset, id in self.steps[-1].records["state", 0].items():
+            assert id == delete_id(offset)
+            self.keys[id] = keys[list(self.steps[-1].records["state", 0]).index(offset)]
+            self.deletes.add(id)
+
+    def atomic(self, producer: AtomicProducer, records: dict[Topic | str, Any]) -> None:
+        position = max(step.position for step in self.steps) + 1
+        with self.step(f"atomic append {position}") as step:
+            step.position = position
+            producer.append(records, position=str(position).encode())
+
+    def maintain(self, topic: str, number: int, **how: bool) -> None:
+        with self.step(f"maintain {topic} {how}") as step:
+            step.compacts = topic == "state"
+            step.expires = {(topic, number): 1 << 60} if topic == "events" else {}
+            maintain(self.log, topic, number, **how)
+        if step.expires:
+            step.expires = {(topic, number): self.log.topic(topic).bounds()[number][0]}
+
+    def alter(self, topic: str, **changes: Any) -> None:
+        with self.step(f"alter {topic} {changes}") as step:
+            step.topic, step.partitions = topic, changes.get("partitions", 0)
+            self.log.alter_topic(topic, **changes)
+
+    def drop(self, topic: str) -> None:
+        with self.step(f"delete topic {topic}") as step:
+            step.gone = topic
+            self.log.delete_topic(topic)
+
+    # ---- what a crash just after operation `at` must respect ----------------------------------
+
+    def begun(self, at: int) -> list[Step]:
+        return [step for step in self.steps if step.start <= at]
+
+    def acknowledged(self, at: int) -> list[Step]:
+        return [step for step in self.steps if step.end <= at + 1]
+
+    def moments(self) -> list[int]:
+        """Operations that changed the disk, and the last one before each acknowledgement."""
+        acks = {step.end - 1 for step in self.steps}
+        return [at for at, done in enumerate(self.disk.trace) if done.kind != "share" or at in acks]
+
+    def seen(self) -> list[dict[Place, int]]:
+        """For each operation, how far readers could have seen by then."""
+        seen: list[dict[Place, int]] = []
+        for at, done in enumerate(self.disk.trace):
+            latest = dict(seen[-1]) if seen else {}
+            if done.kind == "share" and done.path.name == "head" and "topics" in done.path.parts:
+                head = SharedHead(self.disk.after_kill(at=at), done.path).read()
+                place = (done.path.parts[-3], int(done.path.parts[-2]))
+                latest[place] = max(latest.get(place, 0), head.visible_offset if head else 0)
+            seen.append(latest)
+        return seen
+
+
+def a_long_day(home: Path) -> Day:
+    day = Day(home)
+    day.create("orders", "id BIGINT NOT NULL, name STRING", key="id", partitions=2, segment_bytes=2_600)
+    day.create("events", "id BIGINT NOT NULL", retention=60, segment_bytes=2_000)
+    day.create(
+        "state",
+        "k STRING NOT NULL, id BIGINT",
+        key="k",
+        cleanup="compact",
+        segment_bytes=3_000,
+        tombstone_ms=5_000,
+    )
+    day.append("orders", day.orders(5))
+    day.append("events", day.events(2))
+    day.append("state", day.values("abcd"))
+    with day.step("open a producer"):
+        old = day.log.producer("p")
+    for _ in range(3):
+        day.atomic(old, {"orders": day.orders(4), "events": day.events(2), "state": day.values("ae")})
+        day.append("orders", day.orders(3))
+        day.append("state", day.values("bcf"))
+    day.delete("b", "f")
+    for _ in range(5):
+        day.append("events", day.events(1))
+    day.maintain("state", 0, force=True)
+    with day.step("open the producer again"):
+        new = day.log.producer("p")
+    with day.step("the old one is fenced"), pytest.raises(Fenced):
+        old.append({"orders": day.orders(2)}, position=b"9")
+    day.alter("orders", schema="id BIGINT NOT NULL, name STRING, note STRING", partitions=3)
+    for _ in range(4):
+        day.atomic(new, {"orders": day.orders(4), "state": day.values("agh")})
+        day.append("orders", day.orders(3))
+    day.atomic(new, {})  # a position alone
+    day.maintain("orders", 0, archive_now=True)
+    day.clock.advance(70)
+    day.maintain("events", 0)
+    day.append("state", day.values("aaccddeeffgg"))
+    day.append("state", day.values("xyz"))
+    day.maintain("state", 0, force=True)  # the deletes are old enough to go
+    day.append("events", day.events(2))
+    day.atomic(new, {"orders": day.orders(6), "events": day.events(2)})
+    day.create("short", "id BIGINT NOT NULL", segment_bytes=2_000)
+    day.append("short", day.events(3))
+    day.append("short", day.events(30))
+    day.append("short", day.events(30))
+    day.drop("short")
+    day.append("orders", day.orders(2))
+    return day
+
+
+# ---- reading and checking -------------------------------------------------------------------------
+
+
+def open_log(home: Path, disk: CrashingDisk, clock: ManualClock) -> Log:
+    return Log(EmbeddedLog(home, disk=disk, clock=clock))
+
+
+def maintain(log: Log, topic: str, number: int, **how: bool) -> None:
+    port = log.port
+    assert isinstance(port, EmbeddedLog)
+    maintenance.run(port.partition(topic, number), port.settings(topic), port.groups_store(), **how)
+
+
+def delete_id(offset: int) -> int:
+    return -1 - offset
+
+
+def contents_of(log: Log) -> Contents:
+    found: Contents = {}
+    for name in log.topics():
+        for number in range(log.port.settings(name).partitions):
+            start, end = log.port.bounds(name, number)
+            batches = list(log.port.read(name, number, start))
+            offsets = [offset for batch in batches for offset in batch.column("_offset").to_pylist()]
+            ids = [id for batch in batches for id in batch.column("id").to_pylist()]
+            assert offsets == sorted(set(offsets)), "in order, each once"
+            assert not offsets or (start <= offsets[0] and offsets[-1] < end)
+            assert name == "state" or offsets == list(range(start, end)), "no gaps"
+            found[name, number] = {
+                at: delete_id(at) if id is None else id for at, id in zip(offsets, ids, strict=True)
+            }
+    return found
+
+
+def position_of(log: Log) -> int:
+    position = log.port.producer_position("p").position
+    return int(position or 0)
+
+
+class Check:
+    """Everything that must hold when a log is opened after a crash at `at`."""
+
+    def __init__(self, day: Day, seen: list[dict[Place, int]], at: int) -> None:
+        self.day, self.at = day, at
+        self.begun, self.acknowledged = day.begun(at), day.acknowledged(at)
+        self.seen = seen[at]
+
+    def holds(self, log: Log) -> tuple[Contents, int]:
+        position = position_of(log) if self.at % 2 else -1
+        found = contents_of(log)
+        position = position if position >= 0 else position_of(log)
+        self._topics(log)
+        self._nothing_foreign(found)
+        self._nothing_lost(found, self._required(position))
+        self._all_or_nothing(found, position)
+        return found, position
+
+    def _topics(self, log: Log) -> None:
+        gone = {step.gone for step in self.begun}
+        for step in self.acknowledged:
+            if step.topic and step.topic not in gone:
+                assert log.port.settings(step.topic).partitions >= step.partitions
+        assert set(log.topics()) <= {step.topic for step in self.begun}
+        assert not set(log.topics()) & {step.gone for step in self.acknowledged if step.gone}
+
+    def _nothing_foreign(self, found: Contents) -> None:
+        allowed: Contents = {}
+        for step in self.begun:
+            for place, records in step.records.items():
+                allowed.setdefault(place, {}).update(records)
+        for place, records in found.items():
+            assert records.items() <= allowed.get(place, {}).items(), f"unknown records in {place}"
+
+    def _required(self, position: int) -> Contents:
+        """Acknowledged, seen by a reader, or part of an atomic append whose position is stored."""
+        required: Contents = {}
+        for step in self.begun:
+            counted = step in self.acknowledged or 0 < step.position <= position
+            for place, records in step.records.items():
+                limit = (1 << 60) if counted else self.seen.get(place, 0)
+                kept = {offset: id for offset, id in records.items() if offset < limit}
+                required.setdefault(place, {}).update(kept)
+        return required
+
+    def _nothing_lost(self, found: Contents, required: Contents) -> None:
+        gone = {step.gone for step in self.begun}
+        for place, records in required.items():
+            if place[0] in gone:
+                continue
+            floor = max((step.expires.get(place, 0) for step in self.begun), default=0)
+            kept = found.get(place, {})
+            for offset, id in records.items():
+                assert offset in kept or offset < floor or self._superseded(place, id, kept), (
+                    f"record {id} at offset {offset} of {place} is lost"
+                )
+
+    def _superseded(self, place: Place, id: int, kept: dict[int, int]) -> bool:
+        """May compaction have removed it, for a later value of its key, or as or by an old delete?"""
+        if place[0] != "state":
+            return False
+        key, deletes = self.day.keys[id], self.day.deletes
+        later = [other for offset, other in kept.items() if self.day.keys[other] == key]
+        return bool(later) or id in deletes or any(self.day.keys[delete] == key for delete in deletes)
+
+    def _all_or_nothing(self, found: Contents, position: int) -> None:
+        assert position >= max(step.position for step in self.acknowledged) if self.acknowledged else True
+        ids = {id for records in found.values() for id in records.values()}
+        for step in self.begun:
+            if step.position > position:
+                partial = ids & {id for records in step.records.values() for id in records.values()}
+                assert not partial, f"part of atomic append {step.position} is there, position is {position}"
+
+
+def goes_on(log: Log, before: Contents) -> Contents:
+    """Append to every partition and atomically to all; offsets go on where they ended."""
+    ends = {(name, n): log.port.bounds(name, n)[1] for name, n in before}
+    id = 10_000
+    added: Contents = {place: {} for place in before}
+    for name, number in before:
+        id += 1
+        row = {"k": "z", "id": id} if name == "state" else {"id": id}
+        placed = log.topic(name).append(row, partition=number)
+        assert placed.firsts[number] == ends[name, number], "offsets go on without overlap"
+        added[name, number][placed.firsts[number]] = id
+    producer = log.producer("p")
+    rows: dict[Topic | str, Any] = {
+        name: {"k": "z", "id": id + 1} if name == "state" else {"id": id + 1} for name, _ in before
+    }
+    for placed in producer.append(rows, position=b"999").positions:
+        added[placed.topic, placed.partition][placed.offset] = id + 1
+    assert producer.position() == b"999"
+    return added
+
+
+def assert_holds(now: Contents, before: Contents, added: Contents) -> None:
+    for place, records in added.items():
+        if place[0] == "state":  # a compaction of its own may have run
+            assert records.items() <= now[place].items() or len(records) == 2
+            continue
+        start = min(now[place])
+        kept = {offset: id for offset, id in before[place].items() if offset >= start}
+        assert now[place] == {**kept, **records}
+
+
+def crash_and_check(
+    day: Day, seen: list[dict[Place, int]], at: int, disk: CrashingDisk, *, seed: int, thorough: bool = True
+) -> None:
+    check = Check(day, seen, at)
+    clock = ManualClock(check.begun[-1].now_us)
+    try:
+        log = open_log(day.home, disk, clock)
+        found, position = check.holds(log)
+        if not thorough:
+            return
+        again = open_log(day.home, disk.after_power_loss(mode="torn", memory="mixed", seed=seed), clock)
+        assert (contents_of(again), position_of(again)) == (found, position), "a second loss changes nothing"
+        added = goes_on(log, found)
+        assert_holds(contents_of(log), found, added)
+        later = open_log(day.home, disk.after_power_loss(mode="synced", memory="mixed", seed=seed), clock)
+        assert_holds(contents_of(later), found, added)
+        assert position_of(later) == 999
+    except (AssertionError, KeyError, PenstockError, OSError) as error:
+        where = f"after operation {at} ({day.disk.trace[at]}, in: {check.begun[-1].name})"
+        raise AssertionError(f"{where}: {error!r}") from error
+
+
+# ---- the sweeps -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
+    home = tmp_path_factory.mktemp("day") / "log"
+    home.mkdir()  # for the groups' SQLite file; the disk knows nothing of it
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "_REWRITE_BYTES", LEDGER_BYTES)
+        yield a_long_day(home)
+
+
+@pytest.fixture(scope="module")
+def seen(day: Day) -> list[dict[Place, int]]:
+    return day.seen()
+
+
+SWEEPS: list[tuple[Mode, Memory]] = [("synced", "zeroed"), ("written", "stale"), ("torn", "mixed")]
+
+
+def sweep(
+    day: Day,
+    seen: list[dict[Place, int]],
+    moments: Sequence[int],
+    crash: Callable[[int], CrashingDisk],
+    *,
+    thorough_every: int = 1,
+) -> None:
+    """Check each crash; after every n-th also lose power again, go on, and lose power once more."""
+    for number, at in enumerate(moments):
+        crash_and_check(day, seen, at, crash(at), seed=at, thorough=number % thorough_every == 0)
+
+
+def test_the_day_exercises_everything(day: Day) -> None:
+    log, trace = day.log, day.disk.trace
+    port = log.port
+    assert isinstance(port, EmbeddedLog)
+    files = [name for n in range(3) for name in day.disk.names(day.home / "topics" / "orders" / str(n))]
+    assert any(name.endswith(".parquet") for name in files)
+    assert any("-0001.arrows" in name for name in files), "small batches were merged"
+    rewrites = [done for done in trace if done.kind == "rename" and done.path.name == "commits.log.new"]
+    assert len(rewrites) > 3, "the ledger was rewritten"
+    assert log.topic("events").bounds()[0][0] > 0, "expired"
+    assert len(contents_of(log)["state", 0]) < log.topic("state").bounds()[0][1], "compacted"
+    assert len(day.moments()) > 400
+
+
+@pytest.mark.parametrize(("mode", "memory"), SWEEPS)
+def test_power_loss_after_every_operation(
+    day: Day, seen: list[dict[Place, int]], mode: Mode, memory: Memory
+) -> None:
+    def crash(at: int) -> CrashingDisk:
+        return day.disk.after_power_loss(at=at, mode=mode, memory=memory, seed=1)
+
+    sweep(day, seen, day.moments(), crash, thorough_every=9)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("memory", ["zeroed", "stale", "kept", "missing", "mixed"])
+@pytest.mark.parametrize("mode", ["synced", "written", "torn"])
+def test_power_loss_after_every_operation_in_every_way(
+    day: Day, seen: list[dict[Place, int]], mode: Mode, memory: Memory, seed: int
+) -> None:
+    def crash(at: int) -> CrashingDisk:
+        return day.disk.after_power_loss(at=at, mode=mode, memory=memory, seed=100 + seed)
+
+    sweep(day, seen, day.moments(), crash, thorough_every=1 if seed == 0 else 5)
