@@ -29,6 +29,8 @@ _NO_SUM = b"0" * 16
 _SUM_MARK = b'"sum":"'
 _METADATA_BYTES_MAX = 16 << 20
 _PREFIX_BYTES = 8
+# Given, so that no environment variable can change the format, nor is looked up for every frame.
+_OPTIONS = pa.ipc.IpcWriteOptions()
 
 
 class BrokenFrame(Exception):
@@ -74,8 +76,8 @@ class PendingFrame:
         origin: Origin | None = None,
     ) -> None:
         self.rows = batch.num_rows
-        self._event_us = event_us
-        self._origin = origin
+        by = [origin.producer, origin.epoch, origin.sequence, origin.transaction] if origin else None
+        self._known = f'"event":{json.dumps(event_us)},"by":{json.dumps(by)}'
         blank = self._header(0, 0, 0, 0, 0)
         self._bytes, self._header_at = _serialize(batch, blank)
 
@@ -100,14 +102,10 @@ class PendingFrame:
         return self._bytes
 
     def _header(self, base: int, end: int, time_us: int, time_us_max: int, size_bytes: int) -> bytes:
-        event = list(self._event_us) if self._event_us else None
-        origin = self._origin
-        made_by = [origin.producer, origin.epoch, origin.sequence, origin.transaction] if origin else None
         # Fixed widths: the header's length must not depend on what is filled in later.
         return (
             f'{{"v":1,"base":{base:>19},"end":{end:>19},"rows":{self.rows},"time":[{time_us:>17},{time_us_max:>17}],'
-            f'"event":{json.dumps(event)},"by":{json.dumps(made_by)},'
-            f'"size":{size_bytes:>12},"sum":"{"0" * 16}"}}'
+            f'{self._known},"size":{size_bytes:>12},"sum":"{"0" * 16}"}}'
         ).encode()
 
 
@@ -117,7 +115,7 @@ def _serialize(batch: pa.RecordBatch, placeholder: bytes) -> tuple[memoryview, i
         resizable=False,
     )
     sink = pa.FixedSizeBufferWriter(room)
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
         writer.write_batch(batch, custom_metadata={_KEY: placeholder})
         stream = memoryview(room)[: sink.tell()].cast("B")
     # The writer puts the schema first; the segment has it already.

@@ -108,4 +108,5 @@ class SharedHead:
 
 def _head_of(slot: _Slot) -> Head:
     _, _, *numbers, cuts_and_flags, transaction = slot
-    return Head(*numbers, cuts_and_flags >> 8, cuts_and_flags & 0xFF, transaction.rstrip(b"\0"))
+    cuts, flags = divmod(cuts_and_flags, 256)
+    return Head(*(*numbers, cuts, flags, transaction.rstrip(b"\0")))
