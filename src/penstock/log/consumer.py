@@ -145,7 +145,7 @@ class Consumer:
         reading.fetched = int(chunk.column(1)[-1].as_py()) + 1
         if self.delivery == "at_most_once" and self._commit({self._ready_from: reading.fetched}):
             return True  # it went to somebody else, who reads on
-        self._ready = events_of(self.topic.settings, chunk, record_type=self._record_type, group=self.group)
+        self._ready = events_of(self.topic.name, chunk, record_type=self._record_type, group=self.group)
         return True
 
     def _read_one(self, partition: int, reading: _Reading) -> pa.RecordBatch | None:

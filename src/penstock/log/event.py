@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.log import rows
-from penstock.log.settings import TopicSettings
+from penstock.log.settings import SYSTEM_FIELDS
 
+_PLACES = len(SYSTEM_FIELDS)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -52,16 +53,18 @@ class Event:
 
 
 def events_of(
-    settings: TopicSettings, batch: pa.RecordBatch, *, record_type: type | None = None, group: str = ""
+    topic: str, batch: pa.RecordBatch, *, record_type: type | None = None, group: str = ""
 ) -> Iterator[Event]:
     """The records of a batch in the port's read form."""
-    topic = settings.name
-    user = batch.select(list(settings.schema.names))
-    deleted = batch.column("_deleted").to_pylist() if settings.compacted else [False] * batch.num_rows
+    # By the batch alone: the topic may have been altered since it was read.
+    names = batch.schema.names
+    marked = names[-1] == "_deleted"
+    user = batch.select(names[_PLACES : len(names) - marked])
+    deleted = batch.column(len(names) - 1).to_pylist() if marked else [False] * batch.num_rows
     places = zip(
-        batch.column(0).to_pylist(),
-        batch.column(1).to_pylist(),
-        batch.column(2).cast(pa.int64()).to_pylist(),
+        batch.column(0).to_numpy().tolist(),
+        batch.column(1).to_numpy().tolist(),
+        batch.column(2).view(pa.int64()).to_numpy().tolist(),
         rows.decode(user) if record_type is None else _instances(record_type, user, deleted),
         deleted,
         strict=True,

@@ -19,7 +19,7 @@ from penstock.log.frame import BrokenFrame, FrameHeader
 from penstock.log.head import Head
 from penstock.log.manifest import Manifest, SegmentEntry
 from penstock.log.partition import Partition
-from penstock.log.segment import SegmentReader
+from penstock.log.segment import SegmentForm, SegmentReader
 from penstock.log.settings import TopicSettings
 
 _UTC_US = pa.timestamp("us", tz="UTC")
@@ -84,13 +84,14 @@ class PartitionReader:
 
     def _batches(self, head: Head, offset: int, end: int) -> Iterator[pa.RecordBatch]:
         settings = self._settings(head.settings)
+        wanted = settings.read_schema
         while offset < end:
             entry = self._entry_for(head, offset)
             stop = end if entry.end is None else min(entry.end, end)
             try:
                 for batch in self._read_segment(head, entry, offset, stop):
                     last = batch.column(1)[-1].as_py()
-                    yield self._in_current_form(batch, settings)
+                    yield batch if batch.schema.equals(wanted) else _in_current_form(batch, settings)
                     offset = last + 1
             except FileNotFoundError as error:
                 self._look_again(head, entry, error)
@@ -154,7 +155,9 @@ class PartitionReader:
                 raise self._damaged(head, entry, position, offset, str(error)) from error
             position, at = position + header.size_bytes, at + header.size_bytes
             self._cursor = _Cursor(entry.file, header.end, position)
-            shown = _between(self._with_places(batch, header), offset, stop)
+            shown = self._with_places(batch, header, reader.form)
+            if header.base < offset or header.end > stop:
+                shown = _between(shown, offset, stop)
             if shown.num_rows:
                 yield shown
             offset = header.end
@@ -264,50 +267,39 @@ class PartitionReader:
 
     # ---- the form readers get ---------------------------------------------------------------------
 
-    def _with_places(self, batch: pa.RecordBatch, header: FrameHeader) -> pa.RecordBatch:
+    def _with_places(self, batch: pa.RecordBatch, header: FrameHeader, form: SegmentForm) -> pa.RecordBatch:
         """Add where and when each record was appended, from the frame header or the stored columns."""
-        rows = batch.num_rows
-        stored = {
-            name: batch.column(name) for name in ("_offset", "_timestamp") if name in batch.schema.names
-        }
-        offsets = stored.get("_offset")
-        if offsets is None:
+        rows, columns = batch.num_rows, batch.columns
+        if form.offset_at is not None:
+            offsets = columns[form.offset_at]
+        else:
             offsets = pa.array(np.arange(header.base, header.base + rows, dtype=np.int64))
-        times = stored.get("_timestamp")
-        if times is None:
+        if form.timestamp_at is not None:
+            times = columns[form.timestamp_at]
+        else:
             times = pa.array(np.full(rows, header.time_us_min, dtype=np.int64)).view(_UTC_US)
-        columns = {"_partition": self._partition_column(rows), "_offset": offsets, "_timestamp": times}
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            columns.setdefault(name, column)
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        places = [self._partition_column(rows), offsets, times]
+        return pa.RecordBatch.from_arrays(
+            [*places, *(columns[at] for at in form.own)], schema=form.read_schema
+        )
 
     def _partition_column(self, rows: int) -> pa.Array:
         if len(self._number) < rows:
             self._number = pa.array(np.full(rows, self._partition.number, dtype=np.int32))
         return self._number.slice(0, rows)
 
-    def _in_current_form(self, batch: pa.RecordBatch, settings: TopicSettings) -> pa.RecordBatch:
-        """Records stored under an earlier schema, in the columns of today's."""
-        user = settings.schema.adopt(batch)
-        columns = [
-            batch.column(0),
-            batch.column(1),
-            batch.column(2),
-            *user.select(list(settings.schema.names)).columns,
-        ]
-        if settings.compacted:
-            marked = "_deleted" in batch.schema.names
-            columns.append(
-                batch.column("_deleted") if marked else pa.array(np.zeros(batch.num_rows, dtype=bool))
-            )
-        return pa.RecordBatch.from_arrays(columns, schema=settings.read_schema)
+
+def _in_current_form(batch: pa.RecordBatch, settings: TopicSettings) -> pa.RecordBatch:
+    """Records stored under an earlier schema, in the columns of today's."""
+    user = settings.schema.adopt(batch)
+    columns = [*batch.columns[:3], *user.select(list(settings.schema.names)).columns]
+    if settings.compacted:
+        marked = "_deleted" in batch.schema.names
+        columns.append(batch.column("_deleted") if marked else pa.array(np.zeros(batch.num_rows, dtype=bool)))
+    return pa.RecordBatch.from_arrays(columns, schema=settings.read_schema)
 
 
 def _between(batch: pa.RecordBatch, offset: int, stop: int) -> pa.RecordBatch:
     """The rows with offsets in [offset, stop)."""
-    offsets = batch.column(1)
-    if batch.num_rows and offsets[0].as_py() >= offset and offsets[-1].as_py() < stop:
-        return batch
-    numbers = offsets.to_numpy()
-    first, last = np.searchsorted(numbers, [offset, stop])
+    first, last = np.searchsorted(batch.column(1).to_numpy(), [offset, stop])
     return batch.slice(int(first), int(last - first))

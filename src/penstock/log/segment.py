@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.log import frame
 from penstock.log.disk import Disk, File
 from penstock.log.frame import BrokenFrame, FrameHeader
+from penstock.log.settings import SYSTEM_FIELDS
 
 SUFFIX = ".arrows"
 _MAP_BYTES_MIN = 256 << 10
@@ -78,6 +79,20 @@ def read_start(data: pa.Buffer) -> SegmentHeader:
     )  # fmt: skip
 
 
+class SegmentForm:
+    """How the columns of a segment become those that readers get: places first, then its own."""
+
+    def __init__(self, stored: pa.Schema) -> None:
+        self.offset_at = _place_of("_offset", stored)
+        self.timestamp_at = _place_of("_timestamp", stored)
+        self.own = [at for at in range(len(stored)) if at not in (self.offset_at, self.timestamp_at)]
+        self.read_schema = pa.schema([*SYSTEM_FIELDS, *(stored.field(at) for at in self.own)])
+
+
+def _place_of(name: str, schema: pa.Schema) -> int | None:
+    return schema.names.index(name) if name in schema.names else None
+
+
 class SegmentReader:
     """Bytes of one segment file for reading; grows with the file. Not thread-safe."""
 
@@ -86,6 +101,7 @@ class SegmentReader:
         self._file: File = disk.open(path)
         self._mapped = pa.py_buffer(b"")
         self.header = read_start(self._file.read_at(0, min(self._file.size(), 1 << 20)))
+        self.form = SegmentForm(self.header.schema)
 
     def bytes_at(self, position: int, limit: int) -> tuple[pa.Buffer, int]:
         """A buffer and where `position` is in it; it reaches to `limit` or to the end of the file.
