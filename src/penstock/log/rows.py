@@ -517,13 +517,26 @@ def _strictly(field: ArrowField, column: ArrowArray) -> ArrowArray:
 
 def check_sizes(topic: str, batch: pa.RecordBatch, *, size_bytes_max: int) -> None:
     """Raise RecordTooLarge for the first record whose values take more bytes than that."""
-    if batch.nbytes <= size_bytes_max:
+    if batch.nbytes <= size_bytes_max or sum(map(_size_max, batch.columns)) <= size_bytes_max:
         return
     sizes = np.sum([_sizes(column) for column in batch.columns], axis=0)
     over = np.flatnonzero(sizes > size_bytes_max)
     if over.size:
         row = int(over[0])
         raise RecordTooLarge(topic, row=row, size_bytes=int(sizes[row]), size_bytes_max=size_bytes_max)
+
+
+def _size_max(column: ArrowArray) -> int:
+    """No value of this column takes more bytes; known much faster than the size of each."""
+    dtype = column.type
+    parts = [_size_max(child) for _, child in _parts(column)]
+    if _is.is_struct(dtype):
+        return sum(parts)
+    if parts:
+        return int(np.diff(column.offsets.to_numpy()).max(initial=0)) * sum(parts)
+    if _is.is_string(dtype) or _is.is_binary(dtype):
+        return pc.max(pc.binary_length(column)).as_py() or 0
+    return max(int(dtype.bit_width) // 8, 1)
 
 
 def _sizes(column: ArrowArray) -> npt.NDArray[np.int64]:
