@@ -19,7 +19,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -33,9 +33,7 @@ ArrowArray: TypeAlias = Any
 
 # The columns that the log itself adds to a record.
 RESERVED = ("_partition", "_offset", "_timestamp", "_deleted", "_topic", "_watermark", "_heartbeat")
-
 DEFAULT_DDL = "key BINARY, value BINARY, headers MAP<STRING, BINARY>"
-
 # Arrow's IPC reader gives up at 64 levels; nobody reads 16.
 NESTING_MAX = 16
 
@@ -54,17 +52,8 @@ _PLAIN: dict[str, ArrowType] = {
     "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
 _NAME_OF = {dtype: name for name, dtype in _PLAIN.items()}
-_ALIASES = {
-    "BYTE": "TINYINT",
-    "SHORT": "SMALLINT",
-    "INTEGER": "INT",
-    "LONG": "BIGINT",
-    "REAL": "FLOAT",
-    "DEC": "DECIMAL",
-    "NUMERIC": "DECIMAL",
-    "CHAR": "VARCHAR",
-    "TIMESTAMP_LTZ": "TIMESTAMP",
-}
+_ALIASES = {"BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT"}
+_ALIASES |= {"DEC": "DECIMAL", "NUMERIC": "DECIMAL", "CHAR": "VARCHAR", "TIMESTAMP_LTZ": "TIMESTAMP"}
 _KNOWN_TYPES = (*_PLAIN, *_ALIASES, "DECIMAL", "VARCHAR", "ARRAY", "MAP", "STRUCT")
 # What other systems call our types; too far from ours for a spelling match.
 _FOREIGN = {"TEXT": "STRING", "DATETIME": "TIMESTAMP", "BYTES": "BINARY", "BLOB": "BINARY", "JSON": "STRING"}
@@ -86,10 +75,8 @@ _OF_ARROW: dict[ArrowType, ArrowType] = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
+    **dict.fromkeys((pa.large_string(), pa.string_view()), pa.string()),
+    **dict.fromkeys((pa.large_binary(), pa.binary_view()), pa.binary()),
     pa.date64(): pa.date32(),
 }
 _WIDENS_TO: dict[ArrowType, tuple[ArrowType, ...]] = {
@@ -105,7 +92,7 @@ class RecordSchema:
     """The user's columns of a topic, normalised. Two are equal when they store the same thing."""
 
     arrow: pa.Schema
-    record_type: type | None = field(default=None, compare=False)
+    record_type: type | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, declared: str | type | pa.Schema | RecordSchema | None) -> RecordSchema:
@@ -119,10 +106,8 @@ class RecordSchema:
             return cls(_columns([_arrow_field(column, column.name, 0) for column in given]))
         if isinstance(given, type) and dataclasses.is_dataclass(given):
             return cls(_columns(_dataclass_fields(given, "", 0)), given)
-        raise BadSchema(
-            f"a schema cannot be read from {given!r}.",
-            hint="declare it as DDL text, a dataclass (the class, not an instance) or a pyarrow.Schema",
-        )
+        hint = "declare it as DDL text, a dataclass (the class, not an instance) or a pyarrow.Schema"
+        raise BadSchema(f"a schema cannot be read from {given!r}.", hint=hint)
 
     @property
     def ddl(self) -> str:
@@ -204,16 +189,11 @@ def _ddl_of_field(column: ArrowField, separator: str) -> str:
     return f"{name}{separator}{ddl_of(column.type)}{'' if column.nullable else ' NOT NULL'}"
 
 
-# What every declaration has to keep to ------------------------------------------------------------
-
-
 def _columns(fields: list[ArrowField]) -> pa.Schema:
-    reserved = [column.name for column in fields if column.name.lower() in RESERVED]
-    if reserved:
-        raise BadSchema(
-            f'the name "{reserved[0]}" is taken: every record has these already: {", ".join(RESERVED)}.',
-            hint="choose another name",
-        )
+    for name in (column.name for column in fields):
+        if name.lower() in RESERVED:
+            problem = f'the name "{name}" is taken: every record has these already: {", ".join(RESERVED)}.'
+            raise BadSchema(problem, hint="choose another name")
     return pa.schema(_distinct(fields, "a schema"))
 
 
@@ -230,32 +210,24 @@ def _map(key: ArrowType, item: ArrowType, path: str) -> ArrowType:
 def _distinct(fields: list[ArrowField], owner: str) -> list[ArrowField]:
     if not fields:
         raise BadSchema(f"{owner} needs at least one column.", hint='for example "id BIGINT, at TIMESTAMP"')
-    seen: set[str] = set()
+    seen = {""}
     for name in (column.name for column in fields):
-        if not name or name.lower() in seen:
-            raise BadSchema(
-                f'{owner} has two columns named "{name}" (upper and lower case do not differ).'
-                if name
-                else f"{owner} has a column without a name.",
-                hint="give each column its own name",
-            )
+        if name.lower() in seen:
+            named = f'two columns named "{name}" (case does not count)' if name else "a column without a name"
+            raise BadSchema(f"{owner} has {named}.", hint="give each column its own name")
         seen.add(name.lower())
     return fields
 
 
 def _deeper(depth: int, path: str) -> int:
     if depth >= NESTING_MAX:
-        raise BadSchema(
-            f'"{path}" is nested more than {NESTING_MAX} levels deep.',
-            hint="flatten it; a dataclass that contains itself cannot be a record",
-        )
+        hint = "flatten it; a dataclass that contains itself cannot be a record"
+        raise BadSchema(f'"{path}" is nested more than {NESTING_MAX} levels deep.', hint=hint)
     return depth + 1
 
 
-# DDL ----------------------------------------------------------------------------------------------
-
 _TOKEN = re.compile(
-    r"""\s*(?: (?P<quoted>`(?:[^`]|``)*`) | (?P<word>[^\W\d]\w*) | (?P<number>\d+)
+    r"""\s*(?: (?P<quoted>`(?:[^`]|``)*`) | (?P<word>[^\W\d]\w*) | (?P<number>[0-9]{1,9})
     | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*") | (?P<mark>[,:<>()]) | (?P<end>$) )""",
     re.VERBOSE,
 )
@@ -331,8 +303,7 @@ class _Ddl:
     def _nested(self, name: str, path: str, depth: int) -> ArrowType:
         self._expect("<")
         if name == "STRUCT":
-            empty = self.next.text == ">"
-            dtype = _struct([] if empty else self._fields(f"{path}.", depth), path)
+            dtype = _struct([] if self.next.text == ">" else self._fields(f"{path}.", depth), path)
         elif name == "ARRAY":
             dtype = pa.list_(self._type(path, depth))
         else:
@@ -395,27 +366,30 @@ class _Ddl:
         return BadSchema(f"{problem}:\n  {line}\n  {' ' * (at - start)}^", hint=hint or example)
 
 
-# Dataclasses --------------------------------------------------------------------------------------
+@functools.lru_cache(maxsize=256)
+def hints_of(record_type: type) -> dict[str, object]:
+    """The annotations of a dataclass, evaluated."""
+    try:
+        return typing.get_type_hints(record_type, include_extras=True)
+    except (NameError, TypeError, SyntaxError) as error:
+        problem = f"the annotations of {record_type.__qualname__} cannot be read: {error}."
+        raise BadSchema(problem, hint="define the classes it names at the top level of a module") from error
 
 
 def _dataclass_fields(declared: type, path: str, depth: int) -> list[ArrowField]:
-    try:
-        hints = typing.get_type_hints(declared, include_extras=True)
-    except (NameError, TypeError, SyntaxError) as error:
-        raise BadSchema(
-            f"the annotations of {declared.__qualname__} cannot be read: {error}.",
-            hint="define the classes it names at the top level of a module",
-        ) from error
-    return [
-        _hinted_field(member.name, hints[member.name], f"{path}{member.name}", depth)
-        for member in dataclasses.fields(declared)
-    ]
+    hints = hints_of(declared)
+    members = dataclasses.fields(declared)
+    return [_hinted_field(each.name, hints[each.name], f"{path}{each.name}", depth) for each in members]
 
 
 def _hinted_field(name: str, hint: object, path: str, depth: int) -> ArrowField:
     base, nullable, ddl = unwrap_hint(hint, path)
-    dtype = _Ddl(ddl).one_type(path, depth) if ddl else _hinted_type(base, path, depth)
-    return pa.field(name, dtype, nullable=nullable)
+    if not ddl:
+        return pa.field(name, _hinted_type(base, path, depth), nullable=nullable)
+    try:
+        return pa.field(name, _Ddl(ddl).one_type(path, depth), nullable=nullable)
+    except BadSchema as error:
+        raise BadSchema(f'field "{path}": {error.message}', hint=error.hint) from None
 
 
 def unwrap_hint(hint: object, path: str) -> tuple[object, bool, str]:
@@ -423,9 +397,8 @@ def unwrap_hint(hint: object, path: str) -> tuple[object, bool, str]:
     nullable, ddl = False, ""
     while True:
         if typing.get_origin(hint) is typing.Annotated:
-            inner, *extras = typing.get_args(hint)
+            hint, *extras = typing.get_args(hint)
             ddl = ddl or next((extra for extra in extras if isinstance(extra, str)), "")
-            hint = inner
         elif typing.get_origin(hint) in (typing.Union, types.UnionType):
             choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
             if len(choices) != 1:
@@ -439,29 +412,23 @@ def _hinted_type(hint: object, path: str, depth: int) -> ArrowType:
     depth = _deeper(depth, path)
     if hint in _OF_PYTHON:
         return _OF_PYTHON[hint]
-    inner = [_hinted_field("", part, path, depth).type for part in typing.get_args(hint)]
-    if typing.get_origin(hint) is list:
-        return pa.list_(inner[0])
-    if typing.get_origin(hint) is dict:
-        return _map(inner[0], inner[1], path)
+    if typing.get_origin(hint) in (list, dict):
+        inner = [_hinted_field("", part, path, depth).type for part in typing.get_args(hint)]
+        return _map(inner[0], inner[1], path) if len(inner) == 2 else pa.list_(inner[0])
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _struct(_dataclass_fields(hint, f"{path}.", depth), path)
     raise _bad_hint(path, hint)
 
 
 def _bad_hint(path: str, hint: object) -> BadSchema:
+    advice = (
+        "use int, float, str, bytes, bool, datetime, date, Decimal, list[X], dict[K, V], "
+        'a dataclass, any of them "| None", or Annotated[int, "INT"] to pick a DDL type'
+    )
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         advice = "use str or int, and store the .value"
-    else:
-        advice = (
-            "use int, float, str, bytes, bool, datetime, date, Decimal, list[X], dict[K, V], "
-            'a dataclass, any of them "| None", or Annotated[int, "INT"] to pick a DDL type'
-        )
     shown = hint.__qualname__ if isinstance(hint, type) else str(hint)
     return BadSchema(f'field "{path}": {shown} is no column type.', hint=advice)
-
-
-# Arrow --------------------------------------------------------------------------------------------
 
 
 def _arrow_field(column: ArrowField, path: str, depth: int) -> ArrowField:
@@ -496,27 +463,21 @@ def _arrow_plain(dtype: ArrowType) -> ArrowType | None:
     return _OF_ARROW.get(dtype)
 
 
-# Evolution ----------------------------------------------------------------------------------------
-
-
 def _evolved(older: Iterable[ArrowField], newer: Iterable[ArrowField], path: str) -> list[ArrowField]:
     coming = {column.name: column for column in newer}
     kept = []
     for column in older:
-        if column.name not in coming:
+        inner, wanted = f"{path}{column.name}", coming.pop(column.name, None)
+        if wanted is None:
             reason = "it is missing from the new schema; removing or renaming it would lose what is stored"
-            raise IncompatibleSchema(f"{path}{column.name}", reason)
-        kept.append(_evolved_field(column, coming.pop(column.name), f"{path}{column.name}"))
+            raise IncompatibleSchema(inner, reason)
+        if column.nullable and not wanted.nullable:
+            raise IncompatibleSchema(inner, "it may hold nulls and cannot become NOT NULL")
+        kept.append(wanted.with_type(_evolved_type(column.type, wanted.type, inner)))
     for column in coming.values():
         if not column.nullable:
             raise IncompatibleSchema(f"{path}{column.name}", "a new column cannot be NOT NULL")
     return [*kept, *coming.values()]
-
-
-def _evolved_field(older: ArrowField, newer: ArrowField, path: str) -> ArrowField:
-    if older.nullable and not newer.nullable:
-        raise IncompatibleSchema(path, "it may hold nulls and cannot become NOT NULL")
-    return pa.field(newer.name, _evolved_type(older.type, newer.type, path), nullable=newer.nullable)
 
 
 def _evolved_type(older: ArrowType, newer: ArrowType, path: str) -> ArrowType:
@@ -525,10 +486,8 @@ def _evolved_type(older: ArrowType, newer: ArrowType, path: str) -> ArrowType:
     if pa.types.is_list(older) and pa.types.is_list(newer):
         return pa.list_(_evolved_type(older.value_type, newer.value_type, f"{path}.element"))
     if pa.types.is_map(older) and pa.types.is_map(newer):
-        return pa.map_(
-            _evolved_type(older.key_type, newer.key_type, f"{path}.key"),
-            _evolved_type(older.item_type, newer.item_type, f"{path}.value"),
-        )
+        key = _evolved_type(older.key_type, newer.key_type, f"{path}.key")
+        return pa.map_(key, _evolved_type(older.item_type, newer.item_type, f"{path}.value"))
     if older == newer or newer in _WIDENS_TO.get(older, ()) or _decimal_widens(older, newer):
         return newer
     raise IncompatibleSchema(path, f"{ddl_of(older)} cannot become {ddl_of(newer)} without loss")
@@ -537,4 +496,5 @@ def _evolved_type(older: ArrowType, newer: ArrowType, path: str) -> ArrowType:
 def _decimal_widens(older: ArrowType, newer: ArrowType) -> bool:
     if not (pa.types.is_decimal(older) and pa.types.is_decimal(newer)):
         return False
-    return bool(newer.scale >= older.scale and newer.precision - newer.scale >= older.precision - older.scale)
+    whole_digits = newer.precision - newer.scale
+    return bool(newer.scale >= older.scale and whole_digits >= older.precision - older.scale)

@@ -14,7 +14,7 @@ import xxhash
 
 from penstock.cli.lines import LineReader
 from penstock.errors import BadInput, BadOption, BadRecord
-from penstock.log import rows
+from penstock.log import json_rows
 from penstock.log.log import Log
 from penstock.log.port import Position
 from penstock.log.topic import Topic
@@ -35,8 +35,8 @@ class BadLine(BadInput):
         before = f"the {stored:,} records before it are stored" if stored else "nothing was stored before it"
         super().__init__(
             f"line {line:,}: {reason_of(reason)}",
-            hint=f"{reason.hint + '; ' if reason.hint else ''}{before}; "
-            f"correct it and {go_on}, or leave bad lines out with --skip-bad",
+            hint=f"{_ended(reason.hint)}{before}; correct it and {go_on}, "
+            "or leave bad lines out with --skip-bad",
         )
 
 
@@ -69,6 +69,7 @@ class Load:
         settings = self.topic.settings
         self.reader = LineReader(stream, line_bytes_max=settings.record_bytes_max * _JSON_FACTOR + (64 << 10))
         self._parse = _text_parser(self.topic) if text else _json_parser(self.topic)
+        self._left_out: list[tuple[int, str]] = []
         self._skip_bad, self._partition = skip_bad, partition
         self._producer = None if id is None else log.producer(id)
         self._done = 0  # lines that are stored or left out for good
@@ -87,7 +88,9 @@ class Load:
             self._count_done(lines)
         self.skipped = self._done
         if position and (self._done, self._digest.hexdigest()) != (before["line"], before["digest"]):
-            found = "the first of these are others" if self._done == before["line"] else "there are fewer here"
+            found = (
+                "the first of these are others" if self._done == before["line"] else "there are fewer here"
+            )
             raise BadOption(
                 f'producer "{self.id}" has stored {before["line"]:,} lines, but {found}.',
                 hint="give the same input from its beginning, or choose another --id",
@@ -111,6 +114,7 @@ class Load:
         with holding():
             records, bad = self._parsed(lines)
             bad = self._append_what_fits(records, lines, bad)
+            self._report_left_out()
             if bad is not None:
                 raise BadLine(self._done + 1, bad, stored=self.stored, go_on=self.how_to_go_on())
         return True
@@ -131,7 +135,9 @@ class Load:
                 records.append(_Record(number, value))
         return records, None
 
-    def _append_what_fits(self, records: list[_Record], lines: Lines, bad: BadRecord | None) -> BadRecord | None:
+    def _append_what_fits(
+        self, records: list[_Record], lines: Lines, bad: BadRecord | None
+    ) -> BadRecord | None:
         """Append up to the first record that does not fit, or without those that do not."""
         try:
             self._append(records, lines)
@@ -160,7 +166,7 @@ class Load:
     def _fits(self, record: _Record) -> bool:
         refusal = self._refusal(record)
         if refusal:
-            shown = json.dumps(rows.to_json(record.value), ensure_ascii=False).encode()
+            shown = json.dumps(json_rows.to_json(record.value), ensure_ascii=False).encode()
             self._leave_out(record.line, refusal, shown=shown)
         return refusal is None
 
@@ -168,7 +174,12 @@ class Load:
         self.bad += 1
         text = shown[:_SHOWN_CHARACTERS].decode(errors="replace")
         told = {"line": number, "error": reason_of(error), "hint": error.hint, "text": text}
-        self.say(json.dumps(told, ensure_ascii=False))
+        self._left_out.append((number, json.dumps(told, ensure_ascii=False)))
+
+    def _report_left_out(self) -> None:
+        for _, told in sorted(self._left_out):
+            self.say(told)
+        self._left_out.clear()
 
     # ---- storing ----------------------------------------------------------------------------------------
 
@@ -184,10 +195,16 @@ class Load:
             digest = self._digest.copy()
             digest.update(_digested(lines))
             position = {"line": self._done + len(lines), "digest": digest.hexdigest()}
-            return self._producer.append({self.topic: values}, position=json.dumps(position).encode()).positions
+            return self._producer.append(
+                {self.topic: values}, position=json.dumps(position).encode()
+            ).positions
         if not values:
             return ()
-        return (self.topic.delete(*values) if self.delete else self.topic.append(values, partition=self._partition),)
+        return (
+            self.topic.delete(*values)
+            if self.delete
+            else self.topic.append(values, partition=self._partition),
+        )
 
     def _note(self, positions: Iterable[Position]) -> None:
         for position in positions:
@@ -199,6 +216,10 @@ class Load:
 def reason_of(error: BadRecord) -> str:
     """Its message without the number of the row, which counts from the start of a chunk."""
     return re.sub(r"^record \d+ ", "the record ", re.sub(r"^row \d+, ", "", error.message))
+
+
+def _ended(hint: str) -> str:
+    return f"{hint}{' ' if hint.endswith('?') else '; '}" if hint else ""
 
 
 def _digested(lines: Lines) -> bytes:
@@ -223,8 +244,10 @@ def _json_parser(topic: Topic) -> Parser:
         except (ValueError, RecursionError) as error:
             raise BadRecord(f"this is no JSON ({error}).", hint="write one object per line") from None
         if not isinstance(value, dict):
-            raise BadRecord(f"a JSON {_kind(value)} is no record.", hint=f"write one object per line: {{{example}}}")
-        return rows.from_json(schema, value)
+            raise BadRecord(
+                f"a JSON {_kind(value)} is no record.", hint=f"write one object per line: {{{example}}}"
+            )
+        return json_rows.from_json(schema, value)
 
     return parse
 

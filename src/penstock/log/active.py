@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+from penstock.errors import SyncFailed
 from penstock.log import index, manifest, segment
 from penstock.log.disk import Disk, File
 from penstock.log.manifest import Manifest, SegmentEntry
@@ -20,6 +22,19 @@ class ActiveSegment:
         self.index_file: File = disk.open(index.path_of(path), create=True)
         self.schema = segment.read_start(self.file.read_at(0, min(self.file.size(), 1 << 20))).schema
         self.first_time_us = 0
+        self._syncing = threading.Lock()
+        self._failed = False
+
+    def sync(self) -> None:
+        """Everything written is durable. After one failure never again: what was lost may pass for clean."""
+        with self._syncing:
+            if self._failed:
+                raise SyncFailed(self.file.path, "an earlier sync failed")
+            try:
+                self.file.sync()
+            except SyncFailed:
+                self._failed = True
+                raise
 
     def __del__(self) -> None:
         for name in ("file", "index_file"):

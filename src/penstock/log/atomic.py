@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from penstock.errors import PenstockError
+from penstock.errors import Contended, PenstockError
 from penstock.log import framing
 from penstock.log.frame import Origin, PendingFrame
 from penstock.log.head import Head
@@ -67,6 +67,8 @@ def append(
     with contextlib.ExitStack() as stack:
         # Sorted: two atomic appends that share partitions must take them in one order.
         held = [_take(stack, topics[name], number, *places[name, number]) for name, number in sorted(places)]
+        if not ledger.may_begin(state.transaction):
+            raise StaleAppend({})  # the ledger is being shortened: try again under a new id
         known = ledger.check(producer, state.epoch)
         if state.sequence <= known.sequence:
             return Appended(_stored_before(known, state.sequence))
@@ -103,6 +105,8 @@ def _stage_and_commit(
             staged.append((place, place.partition.stage(place.head, place.frames, state.transaction)))
         shares = tuple(place.share(head) for place, head in staged)
         ledger.commit(producer, replace(state, shares=shares))
+    except Contended:
+        raise  # the ledger may have it or not: the partitions keep their mark, as below
     except PenstockError:
         # A ledger that could not be put right leaves the outcome open: then the
         # partitions keep their mark and whoever comes next asks again.

@@ -11,16 +11,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BadOption, NotSupported, StorageError, TopicExists, UnknownTopic
+from penstock.errors import BadOption, NotSupported, PenstockError, StorageError, TopicExists, UnknownTopic
 from penstock.log import active, atomic, framing, maintenance, partition, settings
 from penstock.log import ledger as ledgers
 from penstock.log.disk import Disk, RealDisk
@@ -75,6 +76,7 @@ class EmbeddedLog:
                 f"{self.home} is no log this version can read (format {found}, known {FORMAT}).",
                 hint="use the Penstock that wrote it, or another --home",
             )
+        self.disk.sync_folder(self.home)  # whoever created it may have died just before
 
     def _create(self, marker: Path) -> None:
         new = [folder for folder in (self.home, *self.home.parents) if not self.disk.exists(folder)]
@@ -107,6 +109,9 @@ class EmbeddedLog:
         with self._changing_topics():
             if self.disk.exists(folder / settings.NAME):
                 raise TopicExists(wanted.name)
+            if self.disk.exists(folder):  # of a creation or deletion that died
+                self.groups_store().forget_topic(wanted.name)
+                self.disk.rename(folder, self._grave())
             self.disk.make_folder(folder)
             for number in range(wanted.partitions):
                 active.create_partition(self.disk, folder / str(number), wanted, number)
@@ -144,8 +149,7 @@ class EmbeddedLog:
 
     def delete_topic(self, name: str) -> None:
         topic = self._topic(name)
-        grave = self.home / "deleted" / uuid.uuid4().hex
-        self.disk.make_folder(grave.parent)
+        grave = self._grave()
         with self._changing_topics(), contextlib.ExitStack() as stack:
             heads = [(p, stack.enter_context(p.locked())) for p in topic.partitions()]
             self.disk.remove(topic.folder / settings.NAME)  # from here on it does not exist
@@ -160,6 +164,12 @@ class EmbeddedLog:
         for leftover in self.disk.names(grave.parent):  # also what an earlier delete did not get to
             with contextlib.suppress(FileNotFoundError):
                 self.disk.remove_folder(grave.parent / leftover)
+
+    def _grave(self) -> Path:
+        """Where the folder of a deleted topic goes; what is there may be removed at any time."""
+        graves = self.home / "deleted"
+        self.disk.make_folder(graves)
+        return graves / uuid.uuid4().hex
 
     def _topic(self, name: str) -> OpenTopic:
         with self._mutex:
@@ -177,6 +187,7 @@ class EmbeddedLog:
 
     def append(self, wanted: TopicSettings, parts: Parts) -> Position:
         topic = self._topic(wanted.name)
+        topic.make_durable()
         framed = {number: framing.frames(wanted, batches) for number, batches in sorted(parts.items())}
         extents: dict[int, Extent] = {}
         try:
@@ -190,17 +201,24 @@ class EmbeddedLog:
             self._finish(topic, extents, wanted)
             raise error.after_storing(_ranges(extents)) from None
         self._finish(topic, extents, wanted)
-        for number, extent in extents.items():
-            if extent.rolled:
-                self.maintain(wanted.name, number)
+        self._maintain_after((wanted.name, number) for number, extent in extents.items() if extent.rolled)
         return framing.position_of(wanted.name, _ranges(extents))
 
     def _finish(self, topic: OpenTopic, extents: Mapping[int, Extent], wanted: TopicSettings) -> None:
+        """Make all of it durable; where that fails for one partition, the others hold their part."""
+        stored: dict[int, tuple[int, int]] = {}
+        failed: StorageError | None = None
         try:
             for number, extent in extents.items():
-                topic.partition(number).finish(extent, wanted)
+                try:
+                    topic.partition(number).finish(extent, wanted)
+                    stored[number] = (extent.first, extent.end)
+                except StorageError as error:
+                    failed = failed or error
         finally:
             topic.signal()
+        if failed:
+            raise failed.after_storing(stored)
 
     # ---- the atomic append with a position -----------------------------------------------------
 
@@ -213,7 +231,7 @@ class EmbeddedLog:
         state = self.ledger.state(producer)
         for share in state.shares:
             # A crash may have come between the commit and showing the records: show them now.
-            with contextlib.suppress(UnknownTopic):
+            with contextlib.suppress(UnknownTopic, BadOption):  # deleted, and perhaps made anew and smaller
                 self._topic(share.topic).partition(share.partition).head()
         return ProducerPosition(state.epoch, state.sequence, state.position)
 
@@ -226,13 +244,15 @@ class EmbeddedLog:
         position: bytes | None,
     ) -> AtomicResult:
         opened = {name: self._topic(name) for name in parts}
+        for topic in opened.values():
+            topic.make_durable()
         state = ProducerState(epoch, sequence, position)
         done = atomic.append(self.ledger, opened, producer, state, parts)
         for topic in opened.values():
             topic.signal()
-        self.ledger.rewrite_if_due(self._settle_all)
-        for name, number in done.rolled:
-            self.maintain(name, number)
+        with contextlib.suppress(PenstockError, OSError):  # as in _maintain_after
+            self.ledger.rewrite_if_due(self._settle_all)
+        self._maintain_after(done.rolled)
         return done.result
 
     def _settle_all(self) -> None:
@@ -293,9 +313,18 @@ class EmbeddedLog:
 
     def maintain(self, topic: str, number: int) -> maintenance.Done:
         """Merge, compact, archive and expire sealed segments of a partition, as its topic asks for."""
-        return maintenance.run(
-            self._topic(topic).partition(number), self.settings(topic), self.groups_store()
-        )
+        opened = self._topic(topic)
+        opened.make_durable()
+        return maintenance.run(opened.partition(number), self.settings(topic), self.groups_store())
+
+    def _maintain_after(self, rolled: Iterable[tuple[str, int]]) -> None:
+        """The append has happened, so what stops the upkeep now must not pass for a failed append.
+
+        Nothing is hidden: whoever reads, appends or asks for upkeep next meets it again.
+        """
+        for topic, number in rolled:
+            with contextlib.suppress(PenstockError, OSError, StaleSettings, sqlite3.Error):
+                self.maintain(topic, number)
 
     def partition(self, topic: str, number: int) -> Partition:
         """For maintenance commands and tests: the partition behind the port."""

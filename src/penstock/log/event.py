@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.log import rows
+from penstock.log.decode import decode, decode_as
 from penstock.log.settings import SYSTEM_FIELDS
 
 _PLACES = len(SYSTEM_FIELDS)
@@ -65,7 +65,7 @@ def events_of(
         batch.column(0).to_numpy().tolist(),
         batch.column(1).to_numpy().tolist(),
         batch.column(2).view(pa.int64()).to_numpy().tolist(),
-        rows.decode(user) if record_type is None else _instances(record_type, user, deleted),
+        decode(user) if record_type is None else _instances(record_type, user, deleted),
         deleted,
         strict=True,
     )
@@ -75,7 +75,7 @@ def events_of(
 def _instances(record_type: type, user: pa.RecordBatch, deleted: list[bool]) -> list[Any]:
     """Dataclasses, but dicts for deletes: those have no record to build one from."""
     if not any(deleted):
-        return rows.decode_as(record_type, user)
-    whole = iter(rows.decode_as(record_type, user.filter(pa.array([not mark for mark in deleted]))))
-    keys = iter(rows.decode(user.filter(pa.array(deleted))))
+        return decode_as(record_type, user)
+    whole = iter(decode_as(record_type, user.filter(pa.array([not mark for mark in deleted]))))
+    keys = iter(decode(user.filter(pa.array(deleted))))
     return [next(keys) if mark else next(whole) for mark in deleted]

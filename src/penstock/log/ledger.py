@@ -35,6 +35,7 @@ from penstock.log.partition import LOCK_TIMEOUT_S, Committed
 
 _PREFIX = struct.Struct("<IQ")
 _REWRITE_BYTES = 8 << 20
+_REWRITING = b"rewrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,11 @@ class Ledger:
         """
         with self._mutex:
             self._refresh()
-            for share in self._known.committed.get(transaction, ()):
-                if (share.topic, share.partition) == (topic, partition):
-                    return share.committed
-            return None
+            # The lock cuts a record that was written but never counted, so that "no" stays "no".
+            with self._locked():
+                shares = self._known.committed.get(transaction, ())
+            found = (s.committed for s in shares if (s.topic, s.partition) == (topic, partition))
+            return next(found, None)
 
     def was_committed(self, transaction: str) -> bool:
         with self._mutex:
@@ -114,8 +116,8 @@ class Ledger:
         with self._mutex:
             with self._locked() as head:
                 epoch = self._known.producers.get(producer, ProducerState()).epoch + 1
-                self._append(head, {"kind": "epoch", "producer": producer, "epoch": epoch})
-            self._make_durable()
+                appended = self._append(head, {"kind": "epoch", "producer": producer, "epoch": epoch})
+            self._make_durable(appended)
             return epoch
 
     def new_transaction(self) -> str:
@@ -124,6 +126,14 @@ class Ledger:
             number = head.next_offset + 1
             self._head.write(replace(head, next_offset=number))
             return f"{self._known.session}-{number}"
+
+    def may_begin(self, transaction: str) -> bool:
+        """False when everything up to this id is being settled: what it wrote now would pass for committed.
+
+        Asked while holding the locks of all partitions concerned.
+        """
+        head = self._head.read()
+        return head is not None and order_of(transaction)[1] > head.visible_offset
 
     def check(self, producer: str, epoch: int) -> ProducerState:
         """The producer's state. Raises Fenced if a newer instance has taken over."""
@@ -135,16 +145,16 @@ class Ledger:
     def commit(self, producer: str, state: ProducerState) -> None:
         """Record an atomic append. When this returns it has happened; when it raises it has not.
 
-        The caller holds the locks of all partitions concerned. A crash inside leaves it
-        to whoever comes next to find out which of the two it was.
+        The caller holds the locks of all partitions concerned. A crash or LockTimeout inside
+        leaves it to whoever comes next to find out which of the two it was.
         """
         with self._mutex:
             with self._locked() as head:
                 current = self._known.producers.get(producer, ProducerState())
                 if current.epoch != state.epoch:
                     raise Fenced(producer, epoch=state.epoch, current=current.epoch)
-                self._append(head, _commit_record(producer, state))
-            self._make_durable()
+                appended = self._append(head, _commit_record(producer, state))
+            self._make_durable(appended)
 
     def in_doubt(self) -> bool:
         """A sync failed and the file could not be put right yet: nobody knows what is committed."""
@@ -156,11 +166,14 @@ class Ledger:
         head = self._head.read()
         if head is None or head.written_bytes < max(_REWRITE_BYTES, 2 * head.visible_bytes):
             return
-        mark = (self._known.session, head.next_offset)
+        with self._locked() as head:
+            mark = (self._known.session, head.next_offset)
+            self._head.write(replace(head, visible_offset=head.next_offset))  # see may_begin
         settle()
         with self._locked() as head:
             self._known.settled = max(self._known.settled, mark)
-            self._rewrite(head, {txn: s for txn, s in self._known.committed.items() if order_of(txn) > mark})
+            later = {txn: s for txn, s in self._known.committed.items() if order_of(txn) > mark}
+            self._rewrite_marked(head, later)
 
     # ---- the file ------------------------------------------------------------------------------
 
@@ -179,15 +192,27 @@ class Ledger:
         head = self._head.read()
         if head is None:
             head = self._recover()
+        if head.transaction:
+            head = self._after_broken_rewrite(head)
         if head.has(FAILED):
             self._read_to(replace(head, written_bytes=head.synced_bytes))
-            head = self._rewrite(head, self._known.committed)
-        file = self._open(head)
-        if file.size() > head.written_bytes:
-            file.truncate(head.written_bytes)
+            head = self._rewrite_marked(head, self._known.committed)
+        self._cut_leftovers(head)
         return head
 
-    def _append(self, head: Head, record: dict[str, object]) -> None:
+    def _cut_leftovers(self, head: Head) -> None:
+        file = self._open(head)
+        if file.size() <= head.written_bytes:
+            return
+        file.truncate(head.written_bytes)
+        try:
+            # Else it could be back after power loss, as a commit whose records were cut long since.
+            file.sync()
+        except SyncFailed:
+            self._head.write(replace(head, flags=head.flags | FAILED))
+            raise
+
+    def _append(self, head: Head, record: dict[str, object]) -> Head:
         data = _pack(record)
         file = self._open(head)
         try:
@@ -195,11 +220,16 @@ class Ledger:
         except StorageError:
             file.truncate(head.written_bytes)
             raise
-        self._head.write(replace(self._head.read() or head, written_bytes=head.written_bytes + len(data)))
+        appended = replace(head, written_bytes=head.written_bytes + len(data))
+        self._head.write(appended)
+        return appended
 
-    def _make_durable(self) -> None:
+    def _make_durable(self, appended: Head | None = None) -> None:
+        """Sync what is written, whoever wrote it. Raises SyncFailed if `appended` was given up meanwhile."""
         seen = self._head.read()
-        if seen is None or seen.synced_bytes >= seen.written_bytes:
+        if appended and seen and (seen.cuts != appended.cuts or seen.has(FAILED)):
+            raise SyncFailed(self._path, "another append found the disk failing")
+        if seen is None or seen.has(FAILED) or seen.synced_bytes >= seen.written_bytes:
             return
         try:
             self._open(seen).sync()
@@ -212,7 +242,7 @@ class Ledger:
         self._lock.acquire(LOCK_TIMEOUT_S)
         try:
             head = self._head.read()
-            if head and head.cuts != seen.cuts:
+            if head and (head.cuts != seen.cuts or head.has(FAILED)):
                 raise SyncFailed(self._path, "another append found the disk failing")
             if head and head.generation == seen.generation and head.synced_bytes < seen.written_bytes:
                 self._head.write(replace(head, synced_bytes=seen.written_bytes))
@@ -236,20 +266,14 @@ class Ledger:
     def _refresh(self) -> None:
         """Know every committed record; sync what a dead process may have left unsynced."""
         head = self._head.read()
-        if head is None or head.has(FAILED):
-            with self._locked():
-                return
-        if head.written_bytes > head.synced_bytes:
-            self._make_durable()
-        try:
+        if head and head.generation == self._known.generation and not (head.transaction or head.has(FAILED)):
+            if head.written_bytes > head.synced_bytes:
+                self._make_durable()
             self._read_to(head)
-        except Damaged:
-            # Another process may have replaced the file between our look at the head and at the file.
-            if self._head.read() == head:
-                raise
-            self._known = _Known()
-            with self._locked():
-                return
+            return
+        self._make_durable()
+        with self._locked():  # under the lock the head and the file belong together
+            return
 
     def _read_to(self, head: Head) -> None:
         if self._known.generation != head.generation or self._known.position > head.written_bytes:
@@ -273,7 +297,8 @@ class Ledger:
             case "commit":
                 state = _state_of(record)
                 self._known.producers[producer] = replace(state, epoch=max(state.epoch, known.epoch))
-                self._known.committed[state.transaction] = state.shares
+                if state.transaction:
+                    self._known.committed[state.transaction] = state.shares
             case "session":
                 self._known.session = int(str(record["session"]))
                 self._known.stored_generation = int(str(record["generation"]))
@@ -283,9 +308,14 @@ class Ledger:
         """After power loss: keep the whole records, cut the rest, begin a new session."""
         hint = self._head.before_restart() or Head()
         self._known = _Known()
-        for record, size in _unpack(self._disk.read(self._path)):
+        due = 1
+        for number, (record, size) in enumerate(_unpack(self._stored())):
+            due = int(str(record.get("records", 1))) if number == 0 else due
             self._apply(record)
             self._known.position += size
+            due -= 1
+        if due > 0:
+            raise self._damaged("a record of an atomic append does not match its checksum")
         if hint.generation == self._known.stored_generation and self._known.position < hint.synced_bytes:
             raise self._damaged("a synced record of an atomic append is damaged")
         self._known.session += 1
@@ -310,16 +340,37 @@ class Ledger:
         for transaction, shares in committed.items():
             if transaction and transaction not in last:
                 records.append(_commit_record("", ProducerState(transaction=transaction, shares=shares)))
+        records[0]["records"] = len(records)  # these are synced as a whole: none of them can be torn
         data = b"".join(map(_pack, records))
         disks.replace(self._disk, self._path, data)
+        return self._take_over(head, generation, len(data))
+
+    def _take_over(self, head: Head, generation: int, size_bytes: int) -> Head:
+        """Go on in a file that was just written in one piece."""
         fresh = replace(
-            head, generation=generation,
-            written_bytes=len(data), synced_bytes=len(data), visible_bytes=len(data),
+            head, transaction=b"", generation=generation,
+            written_bytes=size_bytes, synced_bytes=size_bytes, visible_bytes=size_bytes,
             flags=0, cuts=head.cuts + 1 if head.has(FAILED) else head.cuts,
         )  # fmt: skip
         self._head.write(fresh)
         self._read_to(fresh)
         return fresh
+
+    def _rewrite_marked(self, head: Head, committed: dict[str, tuple[Share, ...]]) -> Head:
+        """The same where the head counts: marked, since a crash may leave the new file with the old head."""
+        self._head.write(replace(head, transaction=_REWRITING))
+        return self._rewrite(head, committed)
+
+    def _after_broken_rewrite(self, head: Head) -> Head:
+        stored = self._stored()
+        session = next((record for record, _ in _unpack(stored)), {"generation": -1})
+        generation = int(str(session["generation"]))
+        if generation == head.generation + 1:
+            self._disk.sync_folder(self._folder)  # it was renamed, but perhaps not for good yet
+            return self._take_over(head, generation, len(stored))
+        settled = replace(head, transaction=b"")
+        self._head.write(settled)
+        return settled
 
     def _damaged(self, reason: str) -> Damaged:
         return Damaged(
@@ -327,11 +378,21 @@ class Ledger:
             hint="restore the ledger folder from a backup; topics stay readable",
         )  # fmt: skip
 
+    def _stored(self) -> bytes:
+        try:
+            return self._disk.read(self._path)
+        except FileNotFoundError as error:
+            raise self._damaged("the file is missing") from error
+
     def _open(self, head: Head) -> File:
         if self._file is None or self._file[0] != head.generation:
+            try:
+                opened = self._disk.open(self._path)
+            except FileNotFoundError as error:
+                raise self._damaged("the file is missing") from error
             if self._file:
                 self._file[1].close()
-            self._file = (head.generation, self._disk.open(self._path))
+            self._file = (head.generation, opened)
         return self._file[1]
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ class OpenTopic:
         self.folder = folder
         self._disk, self._clock, self._ledger = disk, clock, ledger
         self._settings = found
+        self._durable_version = 0
         self._partitions: dict[int, Partition] = {}
         self._readers: dict[int, list[PartitionReader]] = {}
         self._mutex = threading.Lock()
@@ -55,6 +56,13 @@ class OpenTopic:
             raise UnknownTopic(self.name)
         self._settings = found
         return found
+
+    def make_durable(self) -> None:
+        """Before writing under these settings: whoever stored them may have died before syncing them."""
+        version = self._settings.version
+        if version != self._durable_version:
+            self._disk.sync_folder(self.folder)
+            self._durable_version = version
 
     def at_version(self, version: int) -> TopicSettings:
         return self._settings if version in {self._settings.version, 0} else self.reload()

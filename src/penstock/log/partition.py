@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from penstock.clock import Clock
-from penstock.errors import Damaged, StorageError, SyncFailed, UnknownTopic
+from penstock.errors import Damaged, SegmentMissing, StorageError, SyncFailed, UnknownTopic
 from penstock.log import active, index, manifest, recovery, segment
 from penstock.log.active import ActiveSegment
 from penstock.log.disk import Disk
@@ -188,18 +188,28 @@ class Partition:
     def _after_broken_roll(self, head: Head) -> Head:
         live = self._load_or_rebuild()
         if (live.active.base, live.active.generation) == (head.base, head.generation):
+            # A file that the manifest does not name would stand in the way if that is ever rebuilt.
+            self._remove_segment(_following(head))
             return replace(head, transaction=b"")
+        self.disk.sync_folder(self.folder)  # the manifest was renamed, but perhaps not for good yet
         return self._head_of_new_segment(head, live.active)
 
     def _after_broken_transaction(self, head: Head) -> Head:
         share = self.transactions.outcome(head.transaction.decode())
-        if share is None:
+        return self._with_transaction(head, share) if share else self._without_transaction(head)
+
+    def _without_transaction(self, head: Head) -> Head:
+        """Back to `head`, and for good: without a sync the cut bytes could be back after power loss, and by
+        then the ledger may no longer remember that they were never committed. Where that fails the file is
+        given up before the next append.
+        """
+        flags = head.flags
+        try:
             self._cut_leftovers(head)
-            # Without this sync the cut bytes could be back after power loss, and by
-            # then the ledger may no longer remember that they were never committed.
-            self.active(head).file.sync()
-            return replace(head, transaction=b"")
-        return self._with_transaction(head, share)
+            self.active(head).sync()
+        except StorageError:
+            flags |= FAILED
+        return replace(head, transaction=b"", flags=flags)
 
     def _with_transaction(self, head: Head, share: Committed) -> Head:
         return replace(
@@ -219,10 +229,11 @@ class Partition:
         frames = int(np.count_nonzero(entries["offset"] < head.visible_offset))
         self.active(head).file.truncate(head.visible_bytes)
         kept = replace(
-            head, flags=head.flags & ~FAILED, cuts=head.cuts + 1, written_bytes=head.visible_bytes,
-            next_offset=head.visible_offset, frames=frames,
+            head, cuts=head.cuts + 1, written_bytes=head.visible_bytes, next_offset=head.visible_offset,
+            frames=frames,
         )  # fmt: skip
-        return self._switch_segment(kept, self.current_settings(), sync=False)
+        fresh = self._switch_segment(kept, self.current_settings(), sync=False)
+        return replace(fresh, flags=head.flags & ~FAILED)  # not before there is a fresh file
 
     # ---- appending ----------------------------------------------------------------------
 
@@ -280,7 +291,7 @@ class Partition:
             if self._is_synced(seen, extent):
                 return
             try:
-                self.active(seen).file.sync()
+                self.active(seen).sync()
             except SyncFailed:
                 self._mark_failed(seen)
                 raise
@@ -289,7 +300,7 @@ class Partition:
     def _is_synced(self, head: Head, extent: Extent) -> bool:
         # A roll syncs before it switches, so a newer segment means an older one is on disk.
         same = (head.base, head.generation) == (extent.base, extent.generation)
-        return not same or head.visible_bytes >= extent.end_bytes
+        return not same or head.synced_bytes >= extent.end_bytes
 
     def _show_synced(self, seen: Head, extent: Extent) -> None:
         with self.locked() as head:
@@ -322,7 +333,7 @@ class Partition:
         """Write and sync frames that count only if `transaction` is committed."""
         self.update(replace(head, transaction=transaction.encode()))
         staged = self.write(head, frames)
-        self.active(head).file.sync()
+        self.active(head).sync()
         return staged
 
     def publish(self, staged: Head) -> None:
@@ -335,18 +346,8 @@ class Partition:
         )
 
     def abandon(self, head: Head) -> None:
-        """The transaction did not happen: back to `head`, and for good.
-
-        The cut is synced, so that the bytes cannot come back after power loss; where
-        that fails the file is given up before the next append.
-        """
-        flags = head.flags
-        try:
-            self.active(head).file.truncate(head.written_bytes)
-            self.active(head).file.sync()
-        except StorageError:
-            flags |= FAILED
-        self.update(replace(head, transaction=b"", flags=flags))
+        """The transaction did not happen: back to `head`."""
+        self.update(self._without_transaction(head))
 
     # ---- segments -------------------------------------------------------------------------
 
@@ -376,8 +377,7 @@ class Partition:
             self._sync_before_sealing(head)
         live = self._load_or_rebuild()
         replacing = head.frames == 0  # an empty segment is not worth sealing
-        generation = head.generation + 1 if replacing else 0
-        fresh = SegmentEntry(segment.file_name(head.next_offset, generation), head.next_offset, generation)
+        fresh = _following(head)
         active.create(self.disk, self.folder, settings, self.number, fresh)
         if replacing:
             after = live.swap((live.active,), (fresh,))
@@ -391,7 +391,7 @@ class Partition:
     def _sync_before_sealing(self, head: Head) -> None:
         sealing = self.active(head)
         try:
-            sealing.file.sync()
+            sealing.sync()
         except SyncFailed:
             self.update(replace(head, flags=head.flags | FAILED))
             raise
@@ -430,8 +430,15 @@ class Partition:
         """The segment being appended to, open for writing."""
         current = self._active
         if current is None or current.key != (head.base, head.generation):
-            path = self.folder / segment.file_name(head.base, head.generation)
-            current = self._active = ActiveSegment(self.disk, path, (head.base, head.generation))
+            key = (head.base, head.generation)
+            name = segment.file_name(*key)
+            try:
+                current = self._active = ActiveSegment(self.disk, self.folder / name, key)
+            except FileNotFoundError as error:
+                raise SegmentMissing(
+                    self.topic, self.number, name, first=head.base, last=head.next_offset - 1,
+                    reason="the file is missing",
+                ) from error  # fmt: skip
         return current
 
     def _load_or_rebuild(self) -> Manifest:
@@ -469,3 +476,9 @@ class Partition:
         self._lock.close()
         self._maintenance.close()
         self._head.close()
+
+
+def _following(head: Head) -> SegmentEntry:
+    """The segment that comes after the one `head` is in; in its place if that is empty."""
+    generation = head.generation + 1 if head.frames == 0 else 0
+    return SegmentEntry(segment.file_name(head.next_offset, generation), head.next_offset, generation)
