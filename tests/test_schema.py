@@ -132,7 +132,7 @@ def test_only_the_whole_name_is_taken() -> None:
     assert RecordSchema.of("_offset_of_parent BIGINT").names == ("_offset_of_parent",)
 
 
-@pytest.mark.parametrize("ddl", ["a INT, A STRING", "s STRUCT<x INT, X INT>"])
+@pytest.mark.parametrize("ddl", ["a INT, A STRING", "A INT, a STRING", "s STRUCT<x INT, X INT>"])
 def test_names_differ_in_more_than_case(ddl: str) -> None:
     with pytest.raises(BadSchema, match="two columns named"):
         RecordSchema.of(ddl)

@@ -48,7 +48,9 @@ def test_only_disk_touches_the_file_system_in_the_log() -> None:
     """Otherwise a test could not lose power at every write."""
     # group.py keeps a SQLite file, log.py looks for the home, signal.py needs the process id.
     door = {"disk.py", "group.py", "log.py", "signal.py"}
-    writes = re.compile(r"\bos\.(open|write|pwrite|fsync|fdatasync|rename|replace|unlink)\b|\.write_(bytes|text)\(|\bopen\(")
+    writes = re.compile(
+        r"\bos\.(open|write|pwrite|fsync|fdatasync|rename|replace|unlink)\b|\.write_(bytes|text)\(|\bopen\("
+    )
     found = [
         f"{_name(path)}:{number}"
         for path in (ROOT / "src/penstock/log").glob("*.py")
@@ -95,7 +97,11 @@ def test_lock_files_hold_hashes_and_no_addresses() -> None:
 
 
 def test_no_file_is_tracked_that_should_not_be() -> None:
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
-    assert [name for name in tracked if name.endswith((".pyc", ".arrows", ".db")) or name.startswith(".penstock")] == []
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    assert [
+        name for name in tracked if name.endswith((".pyc", ".arrows", ".db")) or name.startswith(".penstock")
+    ] == []
     big = [name for name in tracked if (ROOT / name).exists() and (ROOT / name).stat().st_size > 1 << 20]
     assert big == []

@@ -72,5 +72,5 @@ def duration_ms(text: str | float) -> int:
     match = _DURATION.fullmatch(text)
     unit = match and (match[2].lower() if match[2].lower() in _UNITS_MS else match[2].lower().rstrip("s"))
     if not match or unit not in _UNITS_MS:
-        raise BadOption(f"{text!r} is no duration.", hint='write it like "5 seconds", "10 minutes" or "7 days"')
+        raise BadOption(f"{text!r} is no duration.", hint='write "5 seconds", "10 minutes" or "7 days"')
     return int(float(match[1]) * _UNITS_MS[unit])

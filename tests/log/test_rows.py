@@ -470,6 +470,18 @@ def test_missing_columns_take_defaults_and_other_columns_are_left_out() -> None:
     assert decode_as(Reading, batch) == [Reading(value=1.5), Reading(value=2.5)]
 
 
+@dataclass
+class Parcel:
+    weight: float = 1.0
+    label: str = ""
+    fragile: bool = False
+
+
+def test_a_missing_column_between_others_takes_its_default() -> None:
+    batch = encode(RecordSchema.of("fragile BOOLEAN, label STRING"), [{"label": "a", "fragile": True}])
+    assert decode_as(Parcel, batch) == [Parcel(label="a", fragile=True)]
+
+
 def test_a_field_without_column_or_default_is_refused() -> None:
     with pytest.raises(BadSchema, match='Reading needs "value"'):
         decode_as(Reading, encode(RecordSchema.of("unit STRING"), [{"unit": "K"}]))
@@ -630,7 +642,7 @@ def test_damaged_arrow_data_is_refused() -> None:
 )
 def test_the_first_record_over_the_limit_is_named(ddl: str, value: object, size_bytes: int) -> None:
     schema = RecordSchema.of(f"n BIGINT, c {ddl}")
-    rows = [{"n": n, "c": value if n in (30, 31) else None} for n in range(100)]
+    rows = [{"n": n, "c": value if n in (5, 30, 31) else None} for n in range(100)]
     batch = encode(schema, rows).slice(20)
     check_sizes("t", batch, size_bytes_max=size_bytes + 16)
     with pytest.raises(RecordTooLarge) as caught:

@@ -103,5 +103,9 @@ def scratch(home: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def opened(folder: Path, sizes: Sizes, sample: Sample, progress: Progress) -> Iterator[Workbench]:
-    with open_log(folder / "log") as log:
-        yield Workbench(folder, sizes, sample, progress, log)
+    gc.freeze()  # the sample is no garbage: looking through it again and again would be measured too
+    try:
+        with open_log(folder / "log") as log:
+            yield Workbench(folder, sizes, sample, progress, log)
+    finally:
+        gc.unfreeze()

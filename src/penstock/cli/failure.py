@@ -60,7 +60,9 @@ def say(message: str, hint: str = "") -> None:
 
 def _of_the_system(error: OSError) -> PenstockError:
     where = f"{error.filename}: " if error.filename else ""
-    return errors.StorageError(f"{where}{error.strerror or error}.", hint="check the path and its permissions")
+    return errors.StorageError(
+        f"{where}{error.strerror or error}.", hint="check the path and its permissions"
+    )
 
 
 def _plain(value: object) -> object:

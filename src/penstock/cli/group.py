@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at consumer groups and move them.", no_args_is_help=True, rich_markup_mode=None)
 
+_SOON_S = 86_400
+
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 
 
@@ -64,9 +66,8 @@ def _summary(info: GroupInfo) -> dict[str, Any]:
 def _list_row(info: GroupInfo) -> tuple[str, ...]:
     one = _summary(info)
     age = words.span(one["lag_seconds"]) if one["lag_records"] else "[green]up to date[/]"
-    return (
-        output.escape(info.group), output.escape(info.topic), str(one["members"]), words.count(one["lag_records"]), age
-    )  # fmt: skip
+    lag = words.count(one["lag_records"])
+    return output.escape(info.group), output.escape(info.topic), str(one["members"]), lag, age
 
 
 @app.command()
@@ -101,15 +102,22 @@ def _topics_of(log: Log, group: str, topic: str | None) -> list[str]:
 def _described(info: GroupInfo) -> list[Any]:
     records = sum(lag.records for lag in info.lag)
     oldest = max((lag.seconds for lag in info.lag), default=0.0)
-    state = f"{words.count(records, 'record')} behind, the oldest for {words.span(oldest)}" if records else "up to date"
+    state = (
+        f"{words.count(records, 'record')} behind, the oldest for {words.span(oldest)}"
+        if records
+        else "up to date"
+    )
     names = {member.member: f"member {at}" for at, member in enumerate(info.members, start=1)}
-    members = [f"  {names[member.member]} [dim]({output.escape(member.member)})[/] {_reads(member)}" for member in info.members]
+    members = [
+        f"  {names[member.member]} [dim]({output.escape(member.member)})[/] {_reads(member)}"
+        for member in info.members
+    ]
     return [
         f"[bold]{output.escape(info.group)}[/] on {output.escape(info.topic)}: {state}",
         *(members or ["  [dim]no members at the moment[/]"]),
         "",
         output.table(
-            ("partition#", "read by", "committed#", "end#", "lag#", "oldest unread#", ""),
+            ("partition#", "read by", "committed#", "end#", "lag#", "oldest#", ""),
             [_lag_row(lag, names) for lag in info.lag],
         ),
     ]
@@ -136,12 +144,14 @@ def _lag_row(lag: PartitionLag, names: dict[str, str]) -> tuple[str, ...]:
 
 def _expiry(lag: PartitionLag) -> str:
     if lag.committed is not None and lag.committed < lag.start:
-        return f"[red]{words.count(lag.start - lag.committed, 'record')} removed by retention before they were read[/]"
+        gone = words.count(lag.start - lag.committed, "record")
+        return f"[red]{gone} removed by retention before they were read[/]"
     if lag.expires_in_s is None:
         return ""
     if lag.expires_in_s <= 0:
         return "[red]expires now[/]"
-    return f"[yellow]expires in {words.span(lag.expires_in_s)}[/]"
+    colour = "yellow" if lag.expires_in_s < _SOON_S else "dim"
+    return f"[{colour}]expires in {words.span(lag.expires_in_s)}[/]"
 
 
 @app.command()
@@ -151,7 +161,9 @@ def reset(
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic to move in.")],
     to: Annotated[str, typer.Option("--to", metavar="WHERE", help=places.HELP)],
     partition: Annotated[int | None, typer.Option("--partition", metavar="N", help="Only this one.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would happen and change nothing.")
+    ] = False,
     yes: Yes = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -164,7 +176,9 @@ def reset(
         wanted = places.offsets_of(opened, place, partition)
         committed = log.port.committed(group, topic)
         bounds = opened.bounds()
-        moves = [_move(number, committed.get(number), offset, bounds[number]) for number, offset in wanted.items()]
+        moves = [
+            _move(number, committed.get(number), offset, bounds[number]) for number, offset in wanted.items()
+        ]
         if not session.json:
             output.show(_moves_table(moves))
         if not dry_run:
@@ -182,9 +196,8 @@ def reset(
 def _move(number: int, committed: int | None, to: int, bounds: tuple[int, int]) -> dict[str, int | None]:
     # Without a commit the group would begin where its consumers say, at the start unless told otherwise.
     now = max(bounds[0] if committed is None else committed, bounds[0])
-    return {
-        "partition": number, "from": committed, "to": to, "read_again": max(now - to, 0), "skipped": max(to - now, 0)
-    }  # fmt: skip
+    again, skipped = max(now - to, 0), max(to - now, 0)
+    return {"partition": number, "from": committed, "to": to, "read_again": again, "skipped": skipped}
 
 
 def _moves_table(moves: list[dict[str, int | None]]) -> Any:

@@ -42,7 +42,11 @@ class LineReader:
         return self._descriptor is None or bool(select.select([self._descriptor], [], [], 0)[0])
 
     def _fill(self) -> None:
-        data = self._stream.read(_READ_BYTES) if self._descriptor is None else os.read(self._descriptor, _READ_BYTES)
+        data = (
+            self._stream.read(_READ_BYTES)
+            if self._descriptor is None
+            else os.read(self._descriptor, _READ_BYTES)
+        )
         self.bytes_read += len(data)
         if not data:
             self._ended = True

@@ -14,9 +14,22 @@ from penstock.cli import bench, consume, demo, doctor, failure, group, produce, 
 from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
+_ORDER = ("topic", "produce", "consume", "group", "doctor", "bench", "demo")
+
 
 class Root(TyperGroup):
     """Turns whatever a command raises into a message and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=_ORDER.index)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            raise typer.Exit(_reader_left()) from None
 
     def main(
         self,
@@ -31,9 +44,6 @@ class Root(TyperGroup):
         session = Session()
         try:
             code = super().main(given, prog_name, complete_var, standalone_mode=False, obj=session, **extra)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            code = _reader_left()
         except (PenstockError, OSError) as error:
             failure.report(error, as_json=session.json)
             code = failure.exit_code_of(error)
@@ -61,11 +71,11 @@ def _usage(error: Any, *, as_json: bool) -> int:
     ctx = getattr(error, "ctx", None)
     command = ctx.command_path if ctx else "penstock"
     message = error.format_message()
-    failure.report(PenstockUsage(message, hint=f"see: {command} --help"), as_json=as_json)
+    failure.report(Usage(message, hint=f"see: {command} --help"), as_json=as_json)
     return int(error.exit_code)
 
 
-class PenstockUsage(PenstockError):
+class Usage(PenstockError):
     """The command line itself was wrong."""
 
 
@@ -75,9 +85,12 @@ app = typer.Typer(
     help="Event streams in Python: a durable, typed, partitioned event log, embedded in your program.",
     epilog=failure.EXIT_CODES,
     no_args_is_help=True,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # plain help takes 60 ms, rich help 200 ms
     pretty_exceptions_enable=False,
 )
+topic.app.command("compact")(upkeep.compact)
+topic.app.command("archive")(upkeep.archive)
 app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
@@ -87,8 +100,8 @@ app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 
 
-def _version(value: bool) -> None:
-    if value:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         import penstock
 
         print(f"penstock {penstock.__version__}")
@@ -100,8 +113,8 @@ def root(
     ctx: typer.Context,
     home: Home = None,
     as_json: AsJson = False,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     Session.of(ctx, home, as_json)

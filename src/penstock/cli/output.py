@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_OF_A_PIPE
+    width = None if stream.isatty() else _WIDTH_OF_A_PIPE
     return Console(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, width=width)
 
 
@@ -39,7 +38,12 @@ def show(*things: RenderableType) -> None:
     """Markup, tables and the like, for people."""
     out = console()
     for thing in things:
-        out.print(thing)
+        if out.is_terminal:
+            out.print(thing)
+        else:
+            with out.capture() as printed:
+                out.print(thing)
+            print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def note(text: str) -> None:
@@ -48,13 +52,19 @@ def note(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
-    """A plain table. A column named with a trailing `#` holds numbers and stands right."""
+    """A plain table. A column named `…#` holds numbers and stands right; one named `…~` may be cut to fit."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for column in columns:
-        name, number = column.rstrip("#"), column.endswith("#")
-        made.add_column(name, justify="right" if number else "left", no_wrap=number)
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    made.show_header = any(column.rstrip("#~") for column in columns)
+    for at, column in enumerate(columns, start=1):
+        right, cut = column.endswith("#"), column.endswith("~")
+        made.add_column(
+            column.rstrip("#~"),
+            justify="right" if right else "left",
+            no_wrap=cut or at < len(columns),
+            overflow="ellipsis" if cut else "fold",
+        )
     for row in rows:
         made.add_row(*row)
     return made
@@ -64,7 +74,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Table:
     """Names and what they are, one per line."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs:

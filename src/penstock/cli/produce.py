@@ -18,22 +18,37 @@ from penstock.errors import BadOption
 if TYPE_CHECKING:
     from penstock.cli.load import Load
 
+_WORTH_A_RATE = 1_000
+
 
 def produce(
     ctx: typer.Context,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="JSON lines; stdin if left out.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", metavar="N", help="All into this one.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Each line is the value of a record, as it is.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Each line is a key to delete (compacted topics).")] = False,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="JSON lines; stdin if left out.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", help="All into this one.")
+    ] = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="Each line is the value of a record, as it is.")
+    ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Each line is a key to delete (compacted topics).")
+    ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Report bad lines on stderr as JSON and go on; exit code 1 if any.")
+        bool,
+        typer.Option("--skip-bad", help="Report bad lines on stderr as JSON and go on; exit code 1 if any."),
     ] = False,
     id_: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", help="Exactly once: a later run with this id goes on where this one ended."),
+        typer.Option(
+            "--id", metavar="ID", help="Exactly once: a later run with this id goes on where this one ended."
+        ),
     ] = None,
-    from_line: Annotated[int, typer.Option("--from-line", metavar="N", min=1, help="Begin with this line.")] = 1,
+    from_line: Annotated[
+        int, typer.Option("--from-line", metavar="N", min=1, help="Begin with this line.")
+    ] = 1,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,11 +63,16 @@ def produce(
             hint="an id remembers the line itself and places records by their key",
         )
     if delete and (skip_bad or text or partition is not None):
-        raise BadOption("--delete goes with neither --skip-bad, --text nor --partition.", hint="a key decides its partition")
+        raise BadOption(
+            "--delete goes with neither --skip-bad, --text nor --partition.",
+            hint="a key decides its partition",
+        )
     from penstock.cli.load import Load
 
     with session.log() as log, _input(file) as stream:
-        load = Load(log, topic, stream, text=text, delete=delete, skip_bad=skip_bad, partition=partition, id=id_)
+        load = Load(
+            log, topic, stream, text=text, delete=delete, skip_bad=skip_bad, partition=partition, id=id_
+        )
         seconds = _run(load, file, from_line)
     _summarize(session, load, seconds)
     if load.bad:
@@ -88,7 +108,9 @@ def _input(file: Path | None) -> Iterator[BinaryIO]:
     try:
         opened = file.open("rb")
     except OSError as error:
-        raise BadOption(f"{file} cannot be read ({error.strerror}).", hint="name a file with JSON lines") from None
+        raise BadOption(
+            f"{file} cannot be read ({error.strerror}).", hint="name a file with JSON lines"
+        ) from None
     with opened:
         yield opened
 
@@ -118,12 +140,13 @@ def _summarize(session: Session, load: Load, seconds: float) -> None:
 
 def _told(load: Load, verb: str, seconds: float) -> Iterator[Any]:
     if load.skipped:
-        why = f'stored by an earlier run with --id {load.id}' if load.id else "before --from-line"
+        why = f"stored by an earlier run with --id {load.id}" if load.id else "before --from-line"
         yield f"[dim]skipped {words.count(load.skipped, 'line')} {output.escape(why)}[/]"
     noun = "key" if load.delete else "record"
+    pace = f", {words.rate(load.stored, seconds)}" if load.stored >= _WORTH_A_RATE else ""
     yield (
         f"[green]{verb}[/] {words.count(load.stored, noun)} in {output.escape(load.topic.name)} "
-        f"[dim]in {words.span(seconds)}, {words.rate(load.stored, seconds)}[/]"
+        f"[dim]in {words.span(seconds)}{pace}[/]"
     )
     if load.bad:
         yield f"[red]left out {words.count(load.bad, 'bad line')}[/]"

@@ -42,7 +42,12 @@ def watched(what: str, *, total: float | None, hidden: bool = False) -> Iterator
     from rich.progress import Progress as RichProgress
 
     known = (BarColumn(bar_width=24), TaskProgressColumn(), TimeRemainingColumn()) if total else ()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), *known, TextColumn("[dim]{task.fields[told]}[/]"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        *known,
+        TextColumn("[dim]{task.fields[told]}[/]"),
+    )
     with RichProgress(*columns, console=output.console(stderr=True), transient=True) as bar:
         yield Progress(bar, bar.add_task(output.escape(what), total=total, told=""))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli import failure
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 Home = Annotated[
     Path | None,
-    typer.Option("--home", metavar="DIR", help="Where the log is.", show_default="$PENSTOCK_HOME or ./.penstock"),
+    typer.Option(
+        "--home", metavar="DIR", help="Where the log is.", show_default="$PENSTOCK_HOME or ./.penstock"
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -61,11 +65,10 @@ class Session:
         """Return if the answer is yes; without a terminal to ask, only `--yes` is."""
         if yes:
             return
-        import sys
-
         if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise BadInput(refusal, hint="there is no terminal to ask; say --yes if you mean it")
-        typer.confirm(question, abort=True, err=True)
+        if not typer.confirm(question, err=True):
+            raise typer.Exit(failure.NO)
 
 
 class NoLog(BadInput):

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import growth, output, partitions, words
+from penstock.cli import failure, growth, output, partitions, words
 from penstock.cli.session import AsJson, Home, Session, Yes
 from penstock.clock import duration_ms
-from penstock.errors import BadOption
+from penstock.errors import BadOption, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.log.log import Log
-    from penstock.log.settings import TopicSettings
-    from penstock.log.topic import Topic
+    from rich.table import Table
 
-app = typer.Typer(help="Create, look at, change and remove topics.", no_args_is_help=True, rich_markup_mode=None)
+    from penstock.log.log import Log
+    from penstock.log.settings import PartitionsAdded, TopicSettings
+
+app = typer.Typer(
+    help="Create, look at, change and remove topics.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 class Cleanup(StrEnum):
@@ -37,22 +40,30 @@ DURABILITY = {
 }
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
-Schema = Annotated[str | None, typer.Option("--schema", metavar="DDL", help='Columns, like "id BIGINT, at TIMESTAMP".')]
+Schema = Annotated[
+    str | None, typer.Option("--schema", metavar="DDL", help='Columns, like "id BIGINT, at TIMESTAMP".')
+]
 Retention = Annotated[
-    str | None, typer.Option("--retention", metavar="TIME", help='Remove older records, "7 days"; none for never.')
+    str | None,
+    typer.Option("--retention", metavar="TIME", help='Remove older records, "7 days"; none for never.'),
 ]
 RetentionBytes = Annotated[
-    str | None, typer.Option("--retention-bytes", metavar="SIZE", help="Keep at most this per partition; none for all.")
+    str | None,
+    typer.Option("--retention-bytes", metavar="SIZE", help="Keep at most this per partition; none for all."),
 ]
 MaxRecord = Annotated[
-    str | None, typer.Option("--max-record-bytes", metavar="SIZE", help="Refuse larger records.", show_default="1 MiB")
+    str | None,
+    typer.Option("--max-record-bytes", metavar="SIZE", help="Refuse larger records (1 MiB unless told)."),
 ]
 SegmentBytes = Annotated[
     str | None,
-    typer.Option("--segment-bytes", metavar="SIZE", help="Begin a new file at this size.", show_default="64 MiB"),
+    typer.Option(
+        "--segment-bytes", metavar="SIZE", help="Begin a new file at this size (64 MiB unless told)."
+    ),
 ]
 Tombstones = Annotated[
-    str | None, typer.Option("--tombstones", metavar="TIME", help="How long a compacted topic remembers deletes.")
+    str | None,
+    typer.Option("--tombstones", metavar="TIME", help="How long a compacted topic remembers deletes."),
 ]
 
 
@@ -70,25 +81,31 @@ def create(
         ),
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="COL", help="Records with the same key keep their order.")
+        list[str] | None,
+        typer.Option("--key", metavar="COL", help="Records with the same key keep their order."),
     ] = None,
     event_time: Annotated[
         str | None, typer.Option("--event-time", metavar="COL", help="The column that says when it happened.")
     ] = None,
-    count: Annotated[int, typer.Option("--partitions", metavar="N", help="How many can be read in parallel.")] = 1,
+    count: Annotated[
+        int, typer.Option("--partitions", metavar="N", help="How many can be read in parallel.")
+    ] = 1,
     cleanup: Annotated[
         Cleanup, typer.Option(help="delete: by age and size. compact: keep the latest record of every key.")
     ] = Cleanup.delete,
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
     durability: Annotated[
-        Durability, typer.Option(help="fsync: acknowledged records survive power loss. os: only a crash of the program.")
+        Durability,
+        typer.Option(help="fsync: acknowledged records survive power loss. os: only a crash of the program."),
     ] = Durability.fsync,
     archive: Annotated[bool, typer.Option("--archive", help="Turn old segments into Parquet files.")] = False,
     max_record_bytes: MaxRecord = None,
     segment_bytes: SegmentBytes = None,
     tombstones: Tombstones = None,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Leave a topic that exists as it is.")] = False,
+    if_missing: Annotated[
+        bool, typer.Option("--if-missing", help="Leave a topic that exists as it is.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +121,7 @@ def create(
         )  # fmt: skip
         settings = topic.settings
     if session.json:
-        output.emit({"created": not existed, **settings.to_json()})
+        output.emit({"created": not existed, **_as_object(settings)})
         return
     if existed:
         output.show(f'topic "{name}" exists already and stays as it is')
@@ -117,26 +134,27 @@ def create(
 def list_(ctx: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
     """List topics."""
     session = Session.of(ctx, home, as_json)
-    found = _summaries(session)
+    found: list[dict[str, Any]] = []
+    if session.has_log():
+        with session.log() as log:
+            found = [_summary(log, name) for name in log.topics()]
     if session.json:
         output.emit({"home": str(session.folder), "topics": found})
-        return
-    if not found:
+    elif not found:
         output.note(f"no topics in {session.folder}; create one with: penstock topic create NAME")
-        return
-    columns = ("topic", "partitions#", "records#", "size#", "last append", "schema")
-    output.show(output.table(columns, [_list_row(one) for one in found]))
-
-
-def _summaries(session: Session) -> list[dict[str, Any]]:
-    if not session.has_log():
-        return []
-    with session.log() as log:
-        return [_summary(log, name) for name in log.topics()]
+    else:
+        columns = ("topic", "partitions#", "records#", "size#", "last append", "schema~")
+        output.show(output.table(columns, [_list_row(one) for one in found]))
+    if any("error" in one for one in found):
+        raise typer.Exit(failure.NO)
 
 
 def _summary(log: Log, name: str) -> dict[str, Any]:
-    settings, found = log.port.settings(name), partitions.facts_of(log, name)
+    """A topic that cannot be opened does not hide the others."""
+    try:
+        settings, found = log.port.settings(name), partitions.facts_of(log, name)
+    except PenstockError as error:
+        return {"topic": name, "error": failure.as_object(error)}
     return {
         "topic": name,
         "partitions": settings.partitions,
@@ -151,14 +169,16 @@ def _summary(log: Log, name: str) -> dict[str, Any]:
 
 
 def _list_row(one: dict[str, Any]) -> tuple[str, ...]:
-    marks = [mark for mark in ("compact" if one["cleanup"] == "compact" else "",) if mark]
-    name = output.escape(one["topic"]) + (f" [dim]{' '.join(marks)}[/]" if marks else "")
+    name = output.escape(one["topic"])
+    if "error" in one:
+        return name, "", "", "", "[red]broken[/]", f"[red]{output.escape(one['error']['message'])}[/]"
+    last = one["last_appended"] and round(datetime.fromisoformat(one["last_appended"]).timestamp() * 1e6)
     return (
-        name,
+        f"{name} [dim]compact[/]" if one["cleanup"] == "compact" else name,
         words.count(one["partitions"]),
         words.count(one["records"]),
         words.size(one["bytes"]),
-        words.time_of_iso(one["last_appended"]),
+        words.ago(last),
         f"[dim]{output.escape(one['schema'])}[/]",
     )
 
@@ -172,8 +192,7 @@ def show(ctx: typer.Context, name: Name, home: Home = None, as_json: AsJson = Fa
     if session.json:
         output.emit(
             {
-                "topic": name,
-                **settings.to_json(),
+                **_as_object(settings),
                 "durability_means": DURABILITY[settings.durability],
                 "records": sum(one.records for one in found),
                 "bytes": sum(one.bytes or 0 for one in found),
@@ -182,51 +201,64 @@ def show(ctx: typer.Context, name: Name, home: Home = None, as_json: AsJson = Fa
             }
         )
         return
-    output.show(f"[bold]{output.escape(name)}[/]", output.facts(_described(settings)), "", _partition_table(found))
+    output.show(
+        f"[bold]{output.escape(name)}[/]", output.facts(_described(settings)), "", _partition_table(found)
+    )
     for added in settings.grown:
         output.show("", *_growth(settings, added))
 
 
 def _described(settings: TopicSettings) -> list[tuple[str, str]]:
-    old = [] if settings.retention_ms is None else [f"older than {words.span(settings.retention_ms / 1000)}"]
-    big = [] if settings.retention_bytes is None else [f"beyond {words.size(settings.retention_bytes)} per partition"]
-    limits = [*old, *big]
-    keeps = f"all but what is {' or '.join(limits)}" if limits else "everything"
-    if settings.compacted:
-        remembers = words.span(settings.tombstone_ms / 1000)
-        keeps = f"the latest record of every key; deletes are remembered for {remembers}"
+    largest, segment = words.size(settings.record_bytes_max), words.size(settings.segment_bytes)
     pairs = [
         ("schema", output.escape(settings.schema.ddl)),
         ("key", output.escape(", ".join(settings.key)) or "none: records spread evenly"),
         ("event time", output.escape(settings.event_time or "")),
-        ("keeps", keeps),
+        ("keeps", _keeps(settings)),
         ("durability", DURABILITY[settings.durability]),
-        ("archive", "old segments become Parquet files" if settings.archive else ""),
-        ("limits", f"records up to {words.size(settings.record_bytes_max)}, segments {words.size(settings.segment_bytes)}"),
+        ("limits", f"records up to {largest}, segments of {segment}"),
     ]
     return [(name, value) for name, value in pairs if value]
 
 
-def _partition_table(found: list[partitions.PartitionFacts]) -> Any:
-    columns = ("partition#", "start#", "end#", "records#", "size#", "segments#", "first append", "last append")
-    return output.table(
-        columns,
-        [
-            (
-                str(one.partition), words.count(one.start), words.count(one.end), words.count(one.records),
-                "–" if one.bytes is None else words.size(one.bytes),
-                "–" if one.segments is None else _segments(one), words.time_of(one.first_us), words.time_of(one.last_us),
-            )
-            for one in found
-        ],
-    )  # fmt: skip
+def _keeps(settings: TopicSettings) -> str:
+    if settings.compacted:
+        remembers = words.span(settings.tombstone_ms / 1000)
+        return f"the latest record of every key; deletes are remembered for {remembers}"
+    limits = []
+    if settings.retention_ms is not None:
+        limits.append(f"older than {words.span(settings.retention_ms / 1000)}")
+    if settings.retention_bytes is not None:
+        limits.append(f"beyond {words.size(settings.retention_bytes)} per partition")
+    if not limits:
+        return "everything"
+    old = f"what is {' or '.join(limits)}"
+    return f"everything, as Parquet {old}" if settings.archive else f"all but {old}"
+
+
+def _partition_table(found: list[partitions.PartitionFacts]) -> Table:
+    numbers = ("partition#", "start#", "end#", "records#", "size#", "segments#")
+    return output.table((*numbers, "first append", "last append"), [_partition_row(one) for one in found])
+
+
+def _partition_row(one: partitions.PartitionFacts) -> tuple[str, ...]:
+    return (
+        str(one.partition),
+        words.count(one.start),
+        words.count(one.end),
+        words.count(one.records),
+        words.NONE if one.bytes is None else words.size(one.bytes),
+        words.NONE if one.segments is None else _segments(one),
+        words.ago(one.first_us),
+        words.ago(one.last_us),
+    )
 
 
 def _segments(one: partitions.PartitionFacts) -> str:
     return f"{one.segments} ({one.archived} Parquet)" if one.archived else str(one.segments)
 
 
-def _growth(settings: TopicSettings, added: Any) -> list[str]:
+def _growth(settings: TopicSettings, added: PartitionsAdded) -> list[str]:
     headline = f"{words.time_of(added.at_us)}: {added.before} partitions became {added.after}"
     return [f"[yellow]{headline}[/]", *(output.escape(line) for line in growth.sentences(settings, added))]
 
@@ -240,7 +272,9 @@ def alter(
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
     durability: Annotated[Durability | None, typer.Option(help="fsync or os.")] = None,
-    archive: Annotated[bool | None, typer.Option("--archive/--no-archive", help="Turn old segments into Parquet.")] = None,
+    archive: Annotated[
+        bool | None, typer.Option("--archive/--no-archive", help="Turn old segments into Parquet.")
+    ] = None,
     max_record_bytes: MaxRecord = None,
     segment_bytes: SegmentBytes = None,
     tombstones: Tombstones = None,
@@ -283,10 +317,22 @@ def _show_alteration(session: Session, before: TopicSettings, after: TopicSettin
         output.show(f'topic "{after.name}" is like that already')
         return
     output.show(f'[green]altered[/] topic "{after.name}"')
-    arrows = [(field, f"{output.escape(_told(field, a))} → {output.escape(_told(field, b))}") for field, (a, b) in changed.items()]
+    arrows = [
+        (_FIELDS.get(field, field), f"{output.escape(_told(field, a))} → {output.escape(_told(field, b))}")
+        for field, (a, b) in changed.items()
+    ]
     output.show(output.facts(arrows))
     for one in added:
         output.show("", *(output.escape(line) for line in growth.sentences(after, one)))
+
+
+_FIELDS = {
+    "retention_ms": "retention",
+    "retention_bytes": "retention by size",
+    "tombstone_ms": "tombstones",
+    "segment_bytes": "segments",
+    "record_bytes_max": "largest record",
+}
 
 
 def _told(field: str, value: object) -> str:
@@ -301,7 +347,9 @@ def _told(field: str, value: object) -> str:
 
 
 @app.command()
-def delete(ctx: typer.Context, name: Name, yes: Yes = False, home: Home = None, as_json: AsJson = False) -> None:
+def delete(
+    ctx: typer.Context, name: Name, yes: Yes = False, home: Home = None, as_json: AsJson = False
+) -> None:
     """Remove a topic with all its records and the commits of its groups."""
     session = Session.of(ctx, home, as_json)
     with session.log() as log:
@@ -319,11 +367,18 @@ def delete(ctx: typer.Context, name: Name, yes: Yes = False, home: Home = None, 
         output.show(f"[green]deleted[/] {output.escape(stake)}")
 
 
+def _as_object(settings: TopicSettings) -> dict[str, object]:
+    plain = settings.to_json()
+    return {"topic": plain.pop("name"), **plain}
+
+
 def _keyed(settings: TopicSettings) -> str:
     return f"keyed by {', '.join(settings.key)}" if settings.key else "without a key"
 
 
-def _limits(max_record_bytes: str | None, segment_bytes: str | None, tombstones: str | None) -> dict[str, int]:
+def _limits(
+    max_record_bytes: str | None, segment_bytes: str | None, tombstones: str | None
+) -> dict[str, int]:
     given = {
         "record_bytes_max": _size(max_record_bytes),
         "segment_bytes": _size(segment_bytes),

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli import output, partitions, words
 from penstock.cli.session import AsJson, Home, Session
-from penstock.cli.topic import Name, app
+from penstock.cli.topic import Name
 from penstock.errors import Contended, NotSupported
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.log.maintenance import Done
 
 
-@app.command()
 def compact(ctx: typer.Context, name: Name, home: Home = None, as_json: AsJson = False) -> None:
     """Seal the active segments and clean up now: keep the latest record of every key, expire, merge."""
     session = Session.of(ctx, home, as_json)
@@ -35,14 +34,15 @@ def compact(ctx: typer.Context, name: Name, home: Home = None, as_json: AsJson =
         _show(session, name, before, partitions.facts_of(log, name), done)
 
 
-@app.command()
 def archive(ctx: typer.Context, name: Name, home: Home = None, as_json: AsJson = False) -> None:
     """Turn sealed segments into Parquet files now; they stay readable at the same offsets."""
     session = Session.of(ctx, home, as_json)
     with session.log() as log:
         port = _embedded(log, "archive")
         before = partitions.facts_of(log, name)
-        done = [_run(port, name, number, archive_now=True) for number in range(port.settings(name).partitions)]
+        done = [
+            _run(port, name, number, archive_now=True) for number in range(port.settings(name).partitions)
+        ]
         _show(session, name, before, partitions.facts_of(log, name), done)
     if not session.json and not any(one.archived_segments for one in done):
         output.note("nothing to archive: only sealed segments are, and none was left (topic compact seals)")
@@ -83,7 +83,9 @@ def _show(
     output.show(output.table(columns, [_row(*change) for change in changes]))
 
 
-def _as_object(before: partitions.PartitionFacts, after: partitions.PartitionFacts, done: Done) -> dict[str, Any]:
+def _as_object(
+    before: partitions.PartitionFacts, after: partitions.PartitionFacts, done: Done
+) -> dict[str, Any]:
     return {
         "partition": before.partition,
         "records": {"before": before.records, "after": after.records},
@@ -101,7 +103,7 @@ def _row(before: partitions.PartitionFacts, after: partitions.PartitionFacts, do
 def _told(done: Done) -> str:
     """`12 archived segments, 3,000 expired records`."""
     counted = {name: value for name, value in asdict(done).items() if isinstance(value, int) and value}
-    parts = [f"{value:,} {name.replace('_', ' ')}" for name, value in counted.items() if name != "busy"]
+    parts = [words.count(value, name.replace("_", " ").removesuffix("s")) for name, value in counted.items()]
     if done.held_by:
         parts.append(f"retention waits for {', '.join(done.held_by)}")
     return ", ".join(parts) or "nothing to do"

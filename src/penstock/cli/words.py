@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from penstock.errors import BadOption
 
+NONE = "-"
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -23,7 +25,8 @@ def size(size_bytes: float) -> str:
     amount, unit = float(size_bytes), 0
     while amount >= 1024 and unit < len(_SIZES) - 1:
         amount, unit = amount / 1024, unit + 1
-    return f"{amount:.0f} {_SIZES[unit]}" if unit == 0 or amount >= 100 else f"{amount:.1f} {_SIZES[unit]}"
+    shown = f"{amount:.0f}" if amount >= 100 else f"{amount:.1f}".removesuffix(".0")
+    return f"{shown} {_SIZES[unit]}"
 
 
 def span(seconds: float) -> str:
@@ -45,13 +48,25 @@ def rate(number: int, seconds: float) -> str:
     return f"{number / max(seconds, 1e-6):,.0f}/s"
 
 
+def ago(time_us: int | None) -> str:
+    """How long since, in one unit: `3 min ago`."""
+    if not time_us:
+        return NONE
+    seconds = max(datetime.now(UTC).timestamp() - time_us / 1e6, 0.0)
+    if seconds < 2:
+        return "now"
+    length, unit = next(((length, unit) for length, unit in _SPANS if seconds >= length), (1, "s"))
+    return f"{int(seconds // length)} {unit} ago"
+
+
 def time_of(time_us: int | None) -> str:
     """Local time to the second, as a person at this machine would say it."""
     if not time_us:
-        return "–"
+        return NONE
     return datetime.fromtimestamp(time_us / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+@functools.lru_cache(maxsize=128)  # records of one append share their time
 def iso(time_us: int | None) -> str | None:
     """UTC, for programs."""
     if not time_us:
@@ -69,10 +84,6 @@ def listed(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"{a}" if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs)
-
-
-def time_of_iso(text: str | None) -> str:
-    return time_of(None if text is None else round(datetime.fromisoformat(text).timestamp() * 1e6))
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)

@@ -135,7 +135,10 @@ def _strictly(field: ArrowField, column: ArrowArray) -> ArrowArray:
 
 def check_sizes(topic: str, batch: pa.RecordBatch, *, size_bytes_max: int) -> None:
     """Raise RecordTooLarge for the first record whose values take more bytes than that."""
-    if batch.nbytes <= size_bytes_max or sum(map(_size_max, batch.columns)) <= size_bytes_max:
+    # Not nbytes, which takes ten times as long; this is a little more.
+    if pa.ipc.get_record_batch_size(batch) <= size_bytes_max:
+        return
+    if sum(map(_size_max, batch.columns)) <= size_bytes_max:
         return
     sizes = np.sum([_sizes(column) for column in batch.columns], axis=0)
     over = np.flatnonzero(sizes > size_bytes_max)

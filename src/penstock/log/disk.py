@@ -23,7 +23,16 @@ from penstock.errors import DiskFull, LockTimeout, StorageError, SyncFailed
 from penstock.log import signal
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_HANDLES = {errno.EMFILE, errno.ENFILE}
+_MORE_HANDLES = "raise the limit of open files (ulimit -n)"
+_OTHER_HOME = "choose a folder that you may write: --home or PENSTOCK_HOME"
+_HINTS = {
+    errno.EMFILE: _MORE_HANDLES,
+    errno.ENFILE: _MORE_HANDLES,
+    errno.EACCES: _OTHER_HOME,
+    errno.EPERM: _OTHER_HOME,
+    errno.EROFS: _OTHER_HOME,
+    errno.ENOTDIR: _OTHER_HOME,
+}
 _LOCK_PAUSE_S_MAX = 0.002
 
 
@@ -135,7 +144,7 @@ def storage_errors(path: Path, *, reading: bool = False, syncing: bool = False) 
         reason = os.strerror(error.errno) if error.errno else str(error)
         if syncing:
             raise SyncFailed(path, reason) from error
-        hint = "raise the limit of open files (ulimit -n)" if error.errno in _NO_HANDLES else "check the disk"
+        hint = _HINTS.get(error.errno or 0, "check the disk")
         done = "read" if reading else "written"
         raise StorageError(f"{path} could not be {done} ({reason}).", hint=hint) from error
 

@@ -41,6 +41,7 @@ from penstock.log.port import (
     StaleAppend,
 )
 from penstock.log.settings import PartitionsAdded, TopicSettings
+from penstock.schema import RecordSchema
 
 FORMAT = 1
 _FRAME_BYTES = 4 << 20
@@ -345,12 +346,18 @@ def _ranges(extents: Mapping[int, Extent]) -> dict[int, tuple[int, int]]:
     return {number: (extent.first, extent.end) for number, extent in extents.items()}
 
 
+def _keys_stay(older: RecordSchema, newer: RecordSchema, key: tuple[str, ...]) -> bool:
+    """Whether every key keeps its bytes, and so its partition: an integer's do when it is widened."""
+    types = [(older.field(column).type, newer.field(column).type) for column in key]
+    return all(a == b or (pa.types.is_integer(a) and pa.types.is_integer(b)) for a, b in types)
+
+
 def _altered(
     current: TopicSettings, wanted: TopicSettings, heads: list[tuple[Partition, Head]], now_us: int
 ) -> TopicSettings:
     """What the topic becomes, or why it cannot."""
     schema = current.schema.evolve_to(wanted.schema)
-    if wanted.key != current.key:
+    if wanted.key != current.key or not _keys_stay(current.schema, schema, current.key):
         raise BadOption("a topic's key cannot change.", hint="create a new topic and copy the records")
     if current.compacted and not wanted.compacted:
         raise BadOption(

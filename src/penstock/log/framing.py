@@ -25,10 +25,7 @@ def frames(
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Frames of a size that a reader can hold easily."""
-    if batch.get_total_buffer_size() <= _FRAME_BYTES:  # forty times as fast as nbytes
-        yield batch
-        return
-    rows = max(1, batch.num_rows * _FRAME_BYTES // max(batch.nbytes, 1))
+    rows = max(1, batch.num_rows * _FRAME_BYTES // pa.ipc.get_record_batch_size(batch))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 

@@ -70,6 +70,11 @@ class SharedHead:
         found = self._newest()
         return _head_of(found) if found and found[1] == self._boot else None
 
+    def has(self, flag: int) -> bool:
+        """Whether the newest head has it, without reading the rest."""
+        newest = self._newest()
+        return newest is not None and bool(newest[-2] & flag)
+
     def before_restart(self) -> Head | None:
         """What an earlier boot left behind: a lower bound for what was synced, nothing more."""
         found = self._newest()

@@ -38,11 +38,7 @@ class OpenTopic:
         self._words = self._shared.view.cast("I")
 
     def is_deleted(self) -> bool:
-        try:
-            self.partition(0).head()
-        except UnknownTopic:
-            return True
-        return False
+        return self.partition(0).is_deleted()
 
     def settings(self) -> TopicSettings:
         """As of the last time a partition showed that they changed; refreshed here from its head."""

@@ -120,6 +120,10 @@ class Partition:
                 self._lock.release()
         return head
 
+    def is_deleted(self) -> bool:
+        """Whether the topic is gone; faster than the head."""
+        return self._head.has(DELETED)
+
     def manifest(self) -> Manifest:
         """Raises Damaged when it is gone and cannot be rebuilt."""
         found = manifest.load(self.disk, self.folder)

@@ -68,6 +68,8 @@ def encode(schema: RecordSchema, rows: Sequence[Mapping[str, object] | object]) 
     fields: list[ArrowField] = list(schema.arrow)
     starts = range(0, max(len(rows), 1), CHUNK_ROWS)
     chunks = [_chunk(fields, rows[start : start + CHUNK_ROWS], start) for start in starts]
+    if len(chunks) == 1:
+        return pa.RecordBatch.from_arrays(chunks[0], schema=schema.arrow)
     try:
         columns = [pa.concat_arrays(parts) for parts in zip(*chunks, strict=True)]
     except (pa.ArrowInvalid, TypeError) as error:  # a column holds at most 2 GiB of text
@@ -101,7 +103,8 @@ def _columns(fields: list[ArrowField], rows: Sequence[Any]) -> list[ArrowArray]:
     extracted = _extracted([field.name for field in fields], rows)
     columns = [_column(field.type, values) for field, values in zip(fields, extracted, strict=True)]
     for field, column in zip(fields, columns, strict=True):
-        verify(field, column)
+        if column.null_count or _is.is_nested(field.type):  # Python's own dates are in the calendar
+            verify(field, column)
     return columns
 
 

@@ -95,7 +95,8 @@ class TopicSettings:
     @property
     def segment_age_us_max(self) -> int:
         """When a segment is sealed however small it is: retention can only remove whole segments."""
-        age_ms = self.segment_ms if self.retention_ms is None else min(self.segment_ms, self.retention_ms // 4)
+        retained_ms = self.segment_ms * 4 if self.retention_ms is None else self.retention_ms
+        age_ms = min(self.segment_ms, retained_ms // 4)
         return age_ms * 1_000
 
     @property

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.log.producer import Overflow, Producer
 
 _CHUNK_BYTES = 32 << 20
-_CHUNK_ROWS = 65_536
 _SPREAD_ROWS = 1_024
 
 Start = int | str | datetime | Mapping[int, int]
@@ -84,6 +83,7 @@ class Topic:
             )
         columns = RecordSchema(pa.schema([f for f in settings.stored if f.name != "_deleted"]))
         batch = rows.encode(columns, [dict(key) for key in keys_])
+        _check_keys(settings, batch)
         return self._append_batch(_marked(settings, batch, deleted=True), None)
 
     def encode(self, records: Any) -> Iterator[pa.RecordBatch]:
@@ -93,27 +93,15 @@ class Topic:
             system = frozenset({"_deleted"}) if settings.compacted else frozenset[str]()
             batches: Iterable[pa.RecordBatch] = conform(settings.schema, records, system=system)
         else:
-            batches = self._encode_rows(_as_rows(records))
+            batches = [rows.encode(settings.schema, _as_rows(records))]
         checked = [self._checked(settings, batch) for batch in batches if batch.num_rows]
         return itertools.chain.from_iterable(_pieces(batch) for batch in checked)
-
-    def _encode_rows(self, records: Sequence[Any]) -> list[pa.RecordBatch]:
-        schema = self._settings.schema
-        return [
-            rows.encode(schema, records[start : start + _CHUNK_ROWS])
-            for start in range(0, len(records), _CHUNK_ROWS)
-        ]
 
     def _checked(self, settings: TopicSettings, batch: pa.RecordBatch) -> pa.RecordBatch:
         check_sizes(self.name, batch, size_bytes_max=settings.record_bytes_max)
         if not settings.compacted:
             return batch
-        for column in settings.key:
-            if batch.column(column).null_count:
-                raise BadRecord(
-                    f'a record of the compacted topic "{self.name}" has no key "{column}".',
-                    column=column, hint="every record needs a key, so that a later one can replace it",
-                )  # fmt: skip
+        _check_keys(settings, batch)
         return batch if "_deleted" in batch.schema.names else _marked(settings, batch, deleted=False)
 
     def _append_batch(self, batch: pa.RecordBatch, partition: int | None) -> Position:
@@ -327,6 +315,18 @@ def _as_rows(records: Any) -> Sequence[Any]:
     )
 
 
+def _check_keys(settings: TopicSettings, batch: pa.RecordBatch) -> None:
+    for column in settings.key:
+        if batch.column(column).null_count:
+            row = batch.column(column).is_null().to_pylist().index(True)
+            raise BadRecord(
+                f'row {row}, column "{column}": every record of a compacted topic needs its key.',
+                row=row,
+                column=column,
+                hint="fill it, so that a later record can replace this one",
+            )
+
+
 def _marked(settings: TopicSettings, batch: pa.RecordBatch, *, deleted: bool) -> pa.RecordBatch:
     """The stored form of a compacted topic: the columns and a delete mark."""
     marks = pa.array(np.full(batch.num_rows, deleted))
@@ -334,9 +334,6 @@ def _marked(settings: TopicSettings, batch: pa.RecordBatch, *, deleted: bool) ->
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.get_total_buffer_size() <= _CHUNK_BYTES:  # forty times as fast as nbytes
-        yield batch
-        return
-    rows_each = max(1, batch.num_rows * _CHUNK_BYTES // max(batch.nbytes, 1))
+    rows_each = max(1, batch.num_rows * _CHUNK_BYTES // pa.ipc.get_record_batch_size(batch))
     for start in range(0, batch.num_rows, rows_each):
         yield batch.slice(start, rows_each)

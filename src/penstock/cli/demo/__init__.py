@@ -1,0 +1,3 @@
+"""`penstock demo`."""
+
+from penstock.cli.demo.command import demo as demo

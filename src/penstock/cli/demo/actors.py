@@ -1,0 +1,120 @@
+"""The processes of the demo: producers and group members. Each reports on stdout, one JSON object per line.
+
+An actor ends when its stdin is closed, so none outlives the demo, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime
+
+from penstock.cli.demo import latency
+from penstock.log.event import Event
+from penstock.log.log import open_log
+
+TOPIC = "page_views"
+PAGES = ("/", "/shop", "/cart", "/checkout", "/help")
+USERS = 1_000
+_BATCH = 25
+_PAUSE_S = 0.01
+
+
+class _Stop(Exception):
+    """The demo is over."""
+
+
+def main() -> None:
+    role, home, name = sys.argv[1:4]
+    stopping = threading.Event()
+    threading.Thread(target=_watch_stdin, args=(stopping,), daemon=True).start()
+    if role == "producer":
+        produce(home, int(name), stopping)
+    else:
+        consume(home, name, stopping)
+
+
+def _watch_stdin(stopping: threading.Event) -> None:
+    sys.stdin.read()
+    stopping.set()
+
+
+def say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def produce(home: str, number: int, stopping: threading.Event) -> None:
+    """Append small batches; report how many records were acknowledged."""
+    chance = random.Random(number)
+    with open_log(home) as log:
+        topic = log.topic(TOPIC)
+        say(ready=True)
+        acknowledged = 0
+        while not stopping.wait(_PAUSE_S):
+            now = datetime.now(UTC)
+            topic.append(
+                [
+                    {
+                        "producer": number,
+                        "number": acknowledged + at,
+                        "user_id": chance.randrange(USERS),
+                        "page": chance.choice(PAGES),
+                        "at": now,
+                    }
+                    for at in range(_BATCH)
+                ]
+            )
+            acknowledged += _BATCH
+            say(acknowledged=acknowledged)
+
+
+class _Delivered:
+    """What was delivered since the last report."""
+
+    def __init__(self) -> None:
+        self.ranges: list[list[int]] = []  # partition, first offset, end
+        self.latencies: Counter[int] = Counter()
+
+    def add(self, event: Event, now_us: int) -> None:
+        last = self.ranges[-1] if self.ranges else None
+        if last and last[0] == event.partition and last[2] == event.offset:
+            last[2] += 1
+        else:
+            self.ranges.append([event.partition, event.offset, event.offset + 1])
+        self.latencies[latency.bucket_of(now_us - round(event["at"].timestamp() * 1e6))] += 1
+
+    def ends(self) -> dict[int, int]:
+        return {partition: end for partition, _, end in self.ranges}
+
+
+def consume(home: str, group: str, stopping: threading.Event) -> None:
+    """Read as a member of a group; what was delivered is reported before it is committed."""
+    with open_log(home) as log:
+        topic = log.topic(TOPIC)
+        delivered = _Delivered()
+        with topic.consume(group=group, lease="5 seconds", commit_every="100 ms") as consumer:
+
+            def report() -> None:
+                nonlocal delivered
+                done, delivered = delivered, _Delivered()
+                say(ranges=done.ranges, latencies=done.latencies)
+                consumer.mark_done(done.ends())
+                say(owned=sorted(consumer.assignment()))
+                if stopping.is_set():
+                    raise _Stop
+
+            consumer.track_outside(report)
+            say(ready=True)
+            try:
+                for event in consumer:
+                    delivered.add(event, time.time_ns() // 1_000)
+            except _Stop:
+                consumer.track_outside(None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""`penstock demo`: what it claims is checked against the log, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.command import Command
+from tests.waiting import wait_until
+
+import penstock as ps
+from penstock.cli.demo import latency, proof
+
+
+def test_it_runs_shows_a_takeover_and_proves_that_nothing_was_lost(cli: Command, tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    done = cli.shell(f"export TMPDIR='{temporary}'; {_without_home()} demo --for 3 --json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["holds"] is True
+    assert told["stored"]["acknowledged"] == told["stored"]["in_log"] > 0
+    assert [group["lost"] for group in told["groups"]] == [0, 0]
+    assert told["taken_over_s"] is not None
+    assert list(temporary.iterdir()) == []
+
+
+def test_without_a_terminal_it_prints_plain_lines_and_keeps_what_it_is_told_to_keep(cli: Command) -> None:
+    done = cli.run("demo", "--for", 2, "--keep")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "was killed with SIGKILL" in done.stdout
+    assert "All of it holds." in done.stdout
+    with ps.open_log(cli.home) as log:
+        assert log.topics() == ["imported", "page_views", "plans"]
+
+
+def _without_home() -> str:
+    return f"'{sys.executable}' -m penstock"
+
+
+# ---- the proof is one ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topic(log: ps.Log) -> ps.Topic:
+    return log.create_topic("page_views", "producer INT, number BIGINT, user_id BIGINT")
+
+
+def _append(topic: ps.Topic, *numbers: int, producer: int = 1) -> None:
+    topic.append([{"producer": producer, "number": number, "user_id": 1} for number in numbers])
+
+
+def test_a_lost_record_is_seen(topic: ps.Topic) -> None:
+    _append(topic, 0, 1, 3)
+    assert proof.stored(topic, {1: 4}).lost == 1
+    assert proof.stored(topic, {1: 2, 2: 5}).lost == 5
+
+
+def test_a_record_stored_twice_and_one_out_of_order_are_seen(topic: ps.Topic) -> None:
+    _append(topic, 0, 1, 1, 3, 2)
+    found = proof.stored(topic, {1: 4})
+    assert (found.lost, found.twice, found.out_of_order) == (0, 1, 1)
+
+
+def test_what_was_stored_but_not_acknowledged_is_no_loss(topic: ps.Topic) -> None:
+    _append(topic, 0, 1, 2)
+    assert proof.stored(topic, {1: 2}).lost == 0
+
+
+def test_gaps_and_repeats_of_a_group_are_seen() -> None:
+    found = proof.delivered("g", {0: 10, 1: 3}, [(0, 0, 4), (0, 2, 8), (1, 0, 3)])
+    assert (found.delivered, found.lost, found.repeated) == (13, 2, 2)
+
+
+def test_percentiles_are_right_within_a_tenth() -> None:
+    times_us = np.arange(1, 10_001) * 10
+    buckets = Counter(latency.bucket_of(time) for time in times_us.tolist())
+    assert latency.percentile_ms(buckets, 50) == pytest.approx(50, rel=0.1)
+    assert latency.percentile_ms(buckets, 99) == pytest.approx(99, rel=0.1)
+    assert latency.percentile_ms(Counter(), 50) is None
+
+
+def test_no_process_outlives_a_demo_that_is_killed(cli: Command) -> None:
+    with cli.start("demo") as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until(lambda: len(children.read_text().split()) == 5, what="five processes", timeout_s=60)
+        actors = children.read_text().split()
+        process.kill()
+        process.wait(60)
+        wait_until(lambda: not any(map(_runs, actors)), what="their end", timeout_s=60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_told_to_end_leaves_nothing_behind(cli: Command, number: signal.Signals) -> None:
+    with cli.start("demo") as process:
+        wait_until((cli.home / "topics/imported/topic.json").exists, what="the stage", timeout_s=60)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert not cli.home.exists()
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return b"penstock.cli.demo.actors" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

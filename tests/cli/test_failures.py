@@ -1,0 +1,141 @@
+"""How commands fail: two lines on stderr, an exit code, and with --json an object."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Command, error_of
+from tests.waiting import wait_until
+
+import penstock as ps
+from penstock import errors
+from penstock.cli import failure
+
+CODES: list[tuple[type[errors.PenstockError], int]] = [
+    (errors.BadInput, 2),
+    (errors.OffsetOutOfRange, 2),
+    (errors.Contended, 3),
+    (errors.Fenced, 3),
+    (errors.StorageError, 4),
+    (errors.Damaged, 4),
+]
+
+
+def _classes() -> list[type[errors.PenstockError]]:
+    found = [value for value in vars(errors).values() if isinstance(value, type)]
+    return [one for one in found if issubclass(one, errors.PenstockError) and one is not errors.PenstockError]
+
+
+@pytest.mark.parametrize("error", _classes(), ids=lambda one: one.__name__)
+def test_every_error_has_an_exit_code_of_its_kind(error: type[errors.PenstockError]) -> None:
+    assert [failure.exit_code_of(error.__new__(error))] == [
+        code for kind, code in CODES if issubclass(error, kind)
+    ]
+
+
+def test_an_unknown_topic_is_bad_input_with_a_way_out(cli: Command) -> None:
+    cli("topic", "create", "orders")
+    result = cli("topic", "show", "oders")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr == 'error: there is no topic "oders".\nhint: did you mean "orders"?\n'
+
+
+def test_with_json_the_error_is_an_object_with_its_facts(cli: Command) -> None:
+    cli("topic", "create", "orders")
+    result = cli("topic", "show", "oders", "--json")
+    assert result.stdout == ""
+    assert error_of(result) == {
+        "type": "UnknownTopic",
+        "message": 'there is no topic "oders".',
+        "hint": 'did you mean "orders"?',
+        "topic": "oders",
+        "did_you_mean": "orders",
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["topc"], "Did you mean 'topic'?"),
+        (["topic", "creat", "x"], "Did you mean 'create'"),
+        (["topic", "list", "--jsn"], "--json"),
+        (["produce"], "TOPIC"),
+        (["consume", "x", "--max", "0"], "--max"),
+    ],
+)
+def test_wrong_usage_says_what_is_right(cli: Command, args: list[str], says: str) -> None:
+    result = cli(*args)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert "hint: see: " in result.stderr
+
+
+def test_wrong_usage_with_json_is_an_object_too(cli: Command) -> None:
+    result = cli("topic", "list", "--bogus", "--json")
+    assert result.exit_code == 2
+    assert error_of(result)["type"] == "Usage"
+
+
+def test_looking_at_a_log_never_creates_one(cli: Command, home: Path) -> None:
+    assert cli("topic", "show", "x").exit_code == 2
+    assert cli("consume", "x").exit_code == 2
+    assert cli.json("topic", "list")["topics"] == []
+    assert cli.json("group", "list")["groups"] == []
+    assert cli("doctor").exit_code == 0
+    assert not home.exists()
+
+
+def test_a_home_that_cannot_be_made_is_a_storage_error(cli: Command, home: Path) -> None:
+    home.write_text("a file, not a folder")
+    result = cli.run("topic", "create", "x", "--json")
+    assert result.returncode == 4, result.stderr
+    assert "Traceback" not in result.stderr
+    assert error_of(result)["type"] == "StorageError"
+
+
+def test_damage_is_a_storage_error(cli: Command, home: Path) -> None:
+    cli("topic", "create", "t", "--schema", "v STRING")
+    cli("produce", "t", input='{"v": "some text that takes a few bytes"}\n')
+    (segment,) = (home / "topics/t/0").glob("*.arrows")
+    damaged = segment.read_bytes().replace(b"some text", b"some tixt")
+    segment.write_bytes(damaged)
+    result = cli("consume", "t", "--json")
+    assert result.exit_code == 4
+    assert error_of(result)["segment"] == segment.name
+
+
+def test_a_group_that_is_running_is_contended(cli: Command, log: ps.Log) -> None:
+    topic = log.create_topic("t", "v BIGINT")
+    topic.append({"v": 1})
+    with topic.consume(group="g") as consumer:
+        next(consumer)
+        result = cli("group", "reset", "g", "--topic", "t", "--to", "earliest", "--yes", "--json")
+    assert result.exit_code == 3
+    assert error_of(result)["type"] == "Contended"
+
+
+def test_ctrl_c_ends_with_130_and_without_a_traceback(cli: Command) -> None:
+    cli("topic", "create", "t", "--schema", "v BIGINT")
+    with cli.start("produce", "t") as process:
+        assert process.stdin and process.stderr
+        process.stdin.write('{"v": 1}\n')
+        process.stdin.flush()
+        wait_until(
+            lambda: cli.json("topic", "show", "t")["records"] == 1, what="the line to be stored", timeout_s=60
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        said = process.stderr.read()
+    assert said == "interrupted: 1 record stored; go on with --from-line 2\n"
+
+
+def test_a_reader_that_left_is_no_failure(cli: Command) -> None:
+    cli("topic", "create", "t", "--schema", "v BIGINT")
+    cli("produce", "t", input="".join(f'{{"v": {n}}}\n' for n in range(20_000)))
+    result = cli.shell("penstock consume t | head -n 1")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert '"offset": 0' in result.stdout
