@@ -103,7 +103,7 @@ def _columns(fields: list[ArrowField], rows: Sequence[Any]) -> list[ArrowArray]:
     extracted = _extracted([field.name for field in fields], rows)
     columns = [_column(field.type, values) for field, values in zip(fields, extracted, strict=True)]
     for field, column in zip(fields, columns, strict=True):
-        if column.null_count or _is.is_nested(field.type):  # Python's own dates are in the calendar
+        if column.null_count or _is.is_temporal(field.type) or _is.is_nested(field.type):
             verify(field, column)
     return columns
 
