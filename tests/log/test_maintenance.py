@@ -316,11 +316,16 @@ def test_other_tools_open_segments_and_archives(log: ps.Log, port: EmbeddedLog, 
     folder = port.partition("t", 0).folder
     opened = pa.ipc.open_stream(folder / files(port, "t")[0]).read_all()
     assert opened.column("text").to_pylist() == [f"value {n}" for n in range(20)]
-    assert duckdb.sql("SELECT sum(id) FROM opened").fetchone() == (sum(n % 7 for n in range(20)),)
+    with duckdb.connect() as database:
+        summed = database.execute("SELECT sum(id) FROM opened").fetchall()
+    assert summed == [(sum(n % 7 for n in range(20)),)]
     assert opened.to_pandas()["id"].sum() == sum(n % 7 for n in range(20))
     seal(port, "t")
     maintain(port, "t", archive_now=True)
     archived = folder / files(port, "t")[0]
     assert pq.read_table(archived).column("_offset").to_pylist() == list(range(20))
-    found = duckdb.sql(f"SELECT count(*), max(_offset) FROM '{archived}'").fetchone()
-    assert found == (20, 19)
+    with duckdb.connect() as database:
+        found = database.execute(
+            "SELECT count(*), max(_offset) FROM read_parquet(?)", [str(archived)]
+        ).fetchall()
+    assert found == [(20, 19)]
