@@ -43,6 +43,7 @@ class PartitionReader:
         self._manifest: tuple[int, Manifest] | None = None
         self._open: SegmentReader | None = None
         self._cursor: _Cursor | None = None
+        self._wanted: tuple[TopicSettings, pa.Schema] | None = None
         self._number = pa.array([], pa.int32())
 
     def bounds(self) -> tuple[int, int]:
@@ -84,7 +85,7 @@ class PartitionReader:
 
     def _batches(self, head: Head, offset: int, end: int) -> Iterator[pa.RecordBatch]:
         settings = self._settings(head.settings)
-        wanted = settings.read_schema
+        wanted = self._read_schema(settings)
         while offset < end:
             entry = self._entry_for(head, offset)
             stop = end if entry.end is None else min(entry.end, end)
@@ -163,11 +164,10 @@ class PartitionReader:
             offset = header.end
 
     def _reader(self, entry: SegmentEntry) -> SegmentReader:
-        path = self._partition.folder / entry.file
-        if self._open is None or self._open.path != path:
+        if self._open is None or self._open.name != entry.file:
             self.close()
             try:
-                self._open = SegmentReader(self._partition.disk, path)
+                self._open = SegmentReader(self._partition.disk, self._partition.folder / entry.file)
             except BrokenFrame as error:
                 raise Damaged(
                     self._partition.topic, self._partition.number, entry.file,
@@ -282,6 +282,11 @@ class PartitionReader:
         return pa.RecordBatch.from_arrays(
             [*places, *(columns[at] for at in form.own)], schema=form.read_schema
         )
+
+    def _read_schema(self, settings: TopicSettings) -> pa.Schema:
+        if self._wanted is None or self._wanted[0] is not settings:
+            self._wanted = (settings, settings.read_schema)
+        return self._wanted[1]
 
     def _partition_column(self, rows: int) -> pa.Array:
         if len(self._number) < rows:

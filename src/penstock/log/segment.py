@@ -97,7 +97,7 @@ class SegmentReader:
     """Bytes of one segment file for reading; grows with the file. Not thread-safe."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        self.path = path
+        self.name = path.name
         self._file: File = disk.open(path)
         self._mapped = pa.py_buffer(b"")
         self.header = read_start(self._file.read_at(0, min(self._file.size(), 1 << 20)))
