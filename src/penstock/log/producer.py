@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Overflow = Literal["block", "drop_newest", "drop_oldest", "error"]
 
 _RECORD_BYTES = 64  # what a record costs in memory besides its text and bytes
+_MAPPING = (dict, Mapping)  # in this order: an abstract class takes long to answer
+_TEXT = (str, bytes)
 _RETRY_FOR_S = 30.0
 _RETRY_PAUSE_S_MAX = 1.0
 
@@ -58,6 +60,7 @@ class Producer:
         self._atomic = _open_atomic(port, id)
         self._linger_s = duration_ms(linger) / 1_000
         self._batch_rows, self._buffer_bytes_max, self._overflow = batch_rows, buffer_bytes, overflow
+        self._wake_at = (1, batch_rows)  # the thread sleeps until there is something, or enough
         self._buffer: deque[tuple[Any, int, bytes | None]] = deque()
         self._buffer_bytes = 0
         self._in_flight = 0
@@ -81,15 +84,16 @@ class Producer:
         """
         size = _size_of(record)
         with self._changed:
-            self._raise_pending()
+            if self._failure is not None or self._rejected:
+                self._raise_pending()
             if self._closed:
                 raise BadOption("this producer is closed.", hint="open a new one")
-            if not self._make_room(size):
+            if self._buffer_bytes + size > self._buffer_bytes_max and not self._make_room(size):
                 self.dropped += 1
                 return False
             self._buffer.append((record, size, position))
             self._buffer_bytes += size
-            if len(self._buffer) == 1 or len(self._buffer) >= self._batch_rows:
+            if len(self._buffer) in self._wake_at:
                 self._changed.notify_all()
         return True
 
@@ -236,5 +240,13 @@ def _open_atomic(port: LogPort, id: str | None) -> AtomicProducer | None:
 
 
 def _size_of(record: Any) -> int:
-    values = record.values() if isinstance(record, Mapping) else getattr(record, "__dict__", {}).values()
-    return _RECORD_BYTES + sum(len(v) for v in values if isinstance(v, str | bytes))
+    """About what a record takes in memory."""
+    if isinstance(record, _MAPPING):
+        values: Iterable[Any] = record.values()
+    else:
+        values = [getattr(record, name) for name in getattr(record, "__dataclass_fields__", ())]
+    size = _RECORD_BYTES
+    for value in values:
+        if isinstance(value, _TEXT):
+            size += len(value)
+    return size
