@@ -31,6 +31,15 @@ class Atomic(Backend):
         partition, end = position.partition, position.ends[position.partition]
         assert column(topic, partition=partition, start=position.offset, end=end) == [5]
 
+    def test_waiting_for_the_positions_is_waiting_for_the_records(self, log: Log, other: Log) -> None:
+        topic, producer = numbers(log, partitions=2), log.producer(fresh("job"))
+        self.until(lambda: topic.name in other.topics())
+        theirs = other.topic(topic.name)
+        for n in range(5):
+            (position,) = producer.append({topic: counted(n)}).positions
+            assert theirs.wait({position.partition: position.offset}, self.patience_s)
+            assert n in column(theirs, partition=position.partition)
+
     def test_plain_and_atomic_appends_go_to_one_topic(self, log: Log) -> None:
         topic, producer = numbers(log), log.producer(fresh("job"))
         for n in range(0, 10, 2):

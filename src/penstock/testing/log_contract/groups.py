@@ -42,6 +42,16 @@ class Groups(Backend):
         self.until(lambda: topic.name in other.topics())
         assert _read_all(other.topic(topic.name), group) == [4]
 
+    def test_a_group_stands_in_each_topic_on_its_own(self, log: Log, port: LogPort) -> None:
+        first, second, group = numbers(log), numbers(log), fresh("mailer")
+        first.append(counted(1, 2))
+        position = second.append(counted(3))
+        assert _read_all(first, group) == [1, 2]
+        assert port.committed(group, second.name) == {}
+        assert _read_all(second, group) == [3]
+        assert port.committed(group, second.name) == {0: position.ends[0]}
+        assert {(group, first.name), (group, second.name)} <= set(log.groups())
+
     def test_a_commit_covers_the_event_in_hand(self, log: Log, port: LogPort) -> None:
         topic, group = numbers(log), fresh("mailer")
         topic.append(counted(1, 2, 3))
@@ -114,10 +124,12 @@ class Groups(Backend):
 
     def test_seeking_in_a_partition_that_another_member_has_is_refused(self, log: Log) -> None:
         topic, group = numbers(log), fresh("mailer")
-        with member_of(topic, group) as owner, member_of(topic, group) as standby:
-            self.until(lambda: owner.assignment() and (standby.assignment(), standby.waiting)[1])
-            with pytest.raises(NotOwner):
-                standby.seek("earliest", partition=0)
+        with member_of(topic, group) as owner:
+            self.until(owner.assignment)
+            with member_of(topic, group) as standby:
+                self.until(lambda: owner.assignment() and (standby.assignment(), standby.waiting)[1])
+                with pytest.raises(NotOwner):
+                    standby.seek("earliest", partition=0)
 
     # ---- what is shown ------------------------------------------------------------------------------------
 
@@ -135,6 +147,17 @@ class Groups(Backend):
             consumer.commit()
             lag = self._lag(log, group, topic)
             assert (lag.records, lag.seconds) == (0, 0.0)
+
+    def test_a_group_that_has_read_everything_has_no_lag_although_the_end_may_lie_further(
+        self, log: Log
+    ) -> None:
+        topic, group, producer = numbers(log), fresh("mailer"), log.producer(fresh("job"))
+        for n in range(3):
+            producer.append({topic: counted(n)})
+        self.until(lambda: len(list(topic.rows())) == 3)
+        assert _read_all(topic, group) == [0, 1, 2]
+        lag = self._lag(log, group, topic)
+        assert (lag.records, lag.seconds) == (0, 0.0)
 
     def test_lag_before_the_first_commit_counts_from_the_start(self, log: Log, port: LogPort) -> None:
         topic, group = numbers(log, partitions=2), fresh("mailer")

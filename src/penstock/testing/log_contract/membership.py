@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from penstock.errors import NotOwner
 from penstock.log.consumer import Consumer
 from penstock.log.log import Log
 from penstock.log.port import LogPort, Member
+from penstock.log.topic import Topic
 from penstock.testing.log_contract.backend import Backend, counted, fresh, member_of, numbers
 
 
@@ -136,13 +138,14 @@ class Membership(Backend):
     def test_who_takes_over_goes_on_after_the_last_commit(self, log: Log) -> None:
         topic, group = numbers(log), fresh("mailer")
         topic.append(counted(1, 2, 3))
-        with member_of(topic, group) as owner, member_of(topic, group, follow=False) as standby:
-            self.until(lambda: owner.assignment() and (standby.assignment(), standby.waiting)[1])
+        with member_of(topic, group) as owner:
             assert next(owner)["n"] == 1
-            owner.commit()
-            owner.close()
-            self.until(standby.assignment)
-            assert [event["n"] for event in standby] == [2, 3]
+            with member_of(topic, group, follow=False) as standby:
+                self.until(lambda: owner.assignment() and (standby.assignment(), standby.waiting)[1])
+                owner.commit()
+                owner.close()
+                self.until(standby.assignment)
+                assert [event["n"] for event in standby] == [2, 3]
 
     def test_a_partition_given_away_is_committed_first(self, log: Log) -> None:
         topic, group = numbers(log, partitions=2), fresh("mailer")
@@ -155,22 +158,46 @@ class Membership(Backend):
                 seen += [(event.partition, event["n"]) for event in second]
         assert sorted(seen) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
 
+    def test_a_loop_that_does_not_follow_waits_for_its_share(self, log: Log) -> None:
+        topic, group = numbers(log, partitions=2), fresh("mailer")
+        topic.append(counted(0), partition=0)
+        topic.append(counted(1), partition=1)
+        with member_of(topic, group) as first, member_of(topic, group, follow=False) as second:
+            self.until(lambda: set(first.assignment()) == {0, 1})
+            done = threading.Event()
+            keeping = threading.Thread(
+                target=lambda: self.until(lambda: (first.assignment(), done.is_set())[1])
+            )
+            keeping.start()
+            share = [event["n"] for event in second]
+            done.set()
+            keeping.join()
+            assert share == list(second.assignment())
+
     def test_added_partitions_are_read_after_what_their_keys_left_in_the_old_ones(self, log: Log) -> None:
         topic, group = numbers(log, key="n", partitions=2), fresh("mailer")
-        keys = list(range(20))
-        topic.append(counted(*keys))
+        topic.append(counted(*range(20)))
         log.alter_topic(topic.name, partitions=4)
-        topic.append(counted(*keys))
+        topic.append(counted(*range(20)))
         with member_of(topic, group, commit_every="10 ms") as consumer:
             read: list[tuple[int, int]] = []
-            while len(read) < 2 * len(keys):
+            while len(read) < 40:
                 event = next(consumer)
                 read.append((event["n"], event.partition))
-        appended = [(e["n"], e.partition) for e in sorted(topic.events(), key=lambda e: e.time_us)]
-        for key in keys:
-            assert [place for place in read if place[0] == key] == [
-                place for place in appended if place[0] == key
-            ]
+        _assert_read_in_order(topic, read)
+
+    def test_added_partitions_are_read_although_the_end_of_the_old_ones_may_lie_further(
+        self, log: Log
+    ) -> None:
+        topic, group = numbers(log, key="n", partitions=2), fresh("mailer")
+        log.producer(fresh("job")).append({topic: counted(*range(20))})
+        self.until(lambda: len(list(topic.rows())) == 20)
+        log.alter_topic(topic.name, partitions=4)
+        topic.append(counted(*range(20)))
+        with member_of(topic, group, follow=False) as consumer:
+            read = [(event["n"], event.partition) for event in consumer]
+        assert len(read) == 40
+        _assert_read_in_order(topic, read)
 
 
 def _owned(member: Member) -> set[int]:
@@ -180,3 +207,12 @@ def _owned(member: Member) -> set[int]:
     if revoked:
         member.release(revoked)
     return set(assignment.partitions) - revoked
+
+
+def _assert_read_in_order(topic: Topic, read: list[tuple[int, int]]) -> None:
+    """Each key was read from the partitions in which it was appended, in that order."""
+    appended = [(e["n"], e.partition) for e in sorted(topic.events(), key=lambda e: e.time_us)]
+    for key in {n for n, _ in appended}:
+        assert [place for place in read if place[0] == key] == [
+            place for place in appended if place[0] == key
+        ]
