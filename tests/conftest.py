@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,38 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk in memory, where there is one.
+
+    For kill -9, which leaves alone what the system was given to write: a real disk only makes it slower.
+    """
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="penstock-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def log(home: Path) -> Iterator[ps.Log]:
     with ps.open_log(home) as opened:
         yield opened
+
+
+@pytest.fixture
+def report(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Lines for the end of the run: what a test counted or measured."""
+    return lambda line: record_property("figures", line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, [])]
+    lines = [value for each in reports for name, value in each.user_properties if name == "figures"]
+    if lines:
+        terminalreporter.section("figures")
+    for line in lines:
+        terminalreporter.line(str(line))
 
 
 @pytest.fixture(scope="session")

@@ -157,9 +157,10 @@ class EmbeddedLog:
             self.disk.sync_folder(topic.folder)
             for p, head in heads:
                 p.update(replace(head, flags=head.flags | DELETED))
+            # Before the name is free: a new topic must not inherit its groups, even if this dies here.
+            self.groups_store().forget_topic(name)
             self.disk.rename(topic.folder, grave)
         topic.signal()
-        self.groups_store().forget_topic(name)
         with self._mutex:
             self._topics.pop(name, None)
         for leftover in self.disk.names(grave.parent):  # also what an earlier delete did not get to
