@@ -20,8 +20,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.errors import DiskFull, LockTimeout, StorageError, SyncFailed
-from penstock.log import signal
+from penstock.log import signal, writeback
 
+_WRITE_BACK_BYTES = 4 << 20
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MORE_HANDLES = "raise the limit of open files (ulimit -n)"
 _OTHER_HOME = "choose a folder that you may write: --home or PENSTOCK_HOME"
@@ -153,19 +154,25 @@ class RealFile:
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+        self._waiting_bytes = 0  # written since the kernel was last asked to begin
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         rest = memoryview(data).cast("B")
+        self._waiting_bytes += len(rest)
         with storage_errors(self.path):
             while rest:
                 written = os.pwrite(self._fd, rest, position)
                 if written == 0:
                     raise OSError(errno.EIO, "wrote nothing")
                 rest, position = rest[written:], position + written
+        if self._waiting_bytes >= _WRITE_BACK_BYTES:
+            writeback.begin(self._fd, max(position - self._waiting_bytes, 0), self._waiting_bytes)
+            self._waiting_bytes = 0
 
     def sync(self) -> None:
         with storage_errors(self.path, syncing=True):
             os.fdatasync(self._fd)
+        self._waiting_bytes = 0
 
     def truncate(self, size_bytes: int) -> None:
         with storage_errors(self.path):
