@@ -297,6 +297,22 @@ def test_what_retention_would_remove_is_archived_where_the_topic_asks_for_it(
     assert len(records(topic)) == 10
 
 
+def test_retention_takes_archives_too_where_the_topic_does_not_keep_them(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = log.create_topic("t", "id BIGINT, text STRING", retention="1 day")
+    fill(topic, clock, 10)
+    seal(port, "t")
+    maintain(port, "t", archive_now=True)
+    fill(topic, clock, 10)
+    seal(port, "t")
+    fill(topic, clock, 5)
+    clock.advance(2 * DAY_S)
+    assert maintain(port, "t").expired_records == 25
+    assert records(topic) == []
+    assert topic.bounds() == {0: (25, 25)}
+
+
 def test_archived_records_take_the_shape_of_a_newer_schema(
     log: ps.Log, port: EmbeddedLog, clock: ManualClock
 ) -> None:

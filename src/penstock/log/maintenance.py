@@ -217,7 +217,8 @@ def _over_retention(partition: Partition, settings: TopicSettings) -> tuple[Segm
     """The oldest sealed segments that age or size condemn; compacted topics have neither."""
     if settings.compacted:
         return ()
-    live = [entry for entry in partition.manifest().segments if not entry.archived]
+    # An archive is kept where the topic asks for one; what was archived on request expires like the rest.
+    live = [s for s in partition.manifest().segments if not (settings.archive and s.archived)]
     total = sum(entry.size_bytes for entry in live[:-1]) + partition.head().written_bytes
     over = []
     for entry in live[:-1]:
