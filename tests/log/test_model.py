@@ -129,7 +129,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["events", "state"]), rows=ROWS, handle=st.integers(0, 1), arrow=st.booleans())
     def append(self, name: str, rows: list[tuple[int, str]], handle: int, arrow: bool) -> None:
         self.clock.advance(0.5)
-        dicts = [{"id": key, "text": text} for key, text in rows]
+        dicts: list[dict[str, Any]] = [{"id": key, "text": text} for key, text in rows]
         topic = self.topic(name, handle)
         given = pa.Table.from_pylist(dicts, topic.settings.schema.arrow.remove_metadata()) if arrow else dicts
         topic.append(given)
@@ -193,7 +193,7 @@ class LogMachine(RuleBasedStateMachine):
         self.notice_compaction(name, number)
 
     def notice_compaction(self, name: str, number: int) -> None:
-        """Of sealed records, only the latest of each key must be left; which segments were covered is the log's affair."""
+        """Of what was compacted, only the latest of each key is left; how far is its own affair."""
         model = self.models[name]
         if not model.compacted:
             return
@@ -270,7 +270,7 @@ class LogMachine(RuleBasedStateMachine):
         self.disk.boots += restart
         self.ports = [self.opened()]
 
-    # ---- what must hold -------------------------------------------------------------------------------------
+    # ---- what must hold --------------------------------------------------------------------------------
 
     @invariant()
     def every_record_is_there(self) -> None:
