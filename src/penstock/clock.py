@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from typing import Protocol
@@ -67,9 +68,9 @@ def duration_ms(text: str | float) -> int:
     >>> duration_ms("5 seconds"), duration_ms("2 days"), duration_ms(0.25)
     (5000, 172800000, 250)
     """
-    if isinstance(text, int | float):
+    if isinstance(text, int | float) and math.isfinite(text):
         return int(text * 1_000)
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(str(text))
     unit = match and (match[2].lower() if match[2].lower() in _UNITS_MS else match[2].lower().rstrip("s"))
     if not match or unit not in _UNITS_MS:
         raise BadOption(f"{text!r} is no duration.", hint='write "5 seconds", "10 minutes" or "7 days"')

@@ -46,6 +46,24 @@ class PenstockError(Exception):
         return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
 
 
+class _Midway(PenstockError):
+    """May come in the middle of an append over several partitions, or of one in several pieces.
+
+    `stored` has the offsets of what is stored by then, and the message says so. The atomic append
+    stores all or nothing.
+    """
+
+    stored: Mapping[int, tuple[int, int]] = {}
+
+    def after_storing(self, stored: Mapping[int, tuple[int, int]]) -> Self:
+        """The same error, telling what was stored before it."""
+        if stored and not self.stored:
+            listed = ", ".join(map(str, stored))
+            self.message += f" Before that, a part of this append was stored in partition {listed}."
+        self.stored = {**self.stored, **stored}
+        return self
+
+
 class BadInput(PenstockError):
     """What was asked cannot be done as asked."""
 
@@ -146,8 +164,8 @@ class RecordsLost(OffsetOutOfRange):
         self.hint = 'go on with on_lost="earliest" or on_lost="latest", or raise the topic\'s retention'
 
 
-class Contended(PenstockError):
-    """Somebody else has it at the moment. Nothing was changed; try again."""
+class Contended(_Midway):
+    """Somebody else has it at the moment. Nothing was changed, unless it says so; try again."""
 
 
 class LockTimeout(Contended):
@@ -190,22 +208,8 @@ class Fenced(PenstockError):
         )
 
 
-class StorageError(PenstockError):
-    """The disk refused. Nothing was acknowledged.
-
-    An append over several partitions may have stored the part of some of them before: `stored`
-    has their offsets, and the message says so. The atomic append stores all or nothing.
-    """
-
-    stored: Mapping[int, tuple[int, int]] = {}
-
-    def after_storing(self, stored: Mapping[int, tuple[int, int]]) -> Self:
-        """The same error, telling what was stored before it."""
-        if stored:
-            self.stored = stored
-            listed = ", ".join(map(str, stored))
-            self.message += f" Partition {listed} holds its part of this append already."
-        return self
+class StorageError(_Midway):
+    """The disk refused. Nothing was acknowledged."""
 
 
 class DiskFull(StorageError):

@@ -59,6 +59,13 @@ def test_a_name_that_cannot_be_a_folder_is_refused(log: ps.Log, name: str) -> No
     assert log.topics() == []
 
 
+@pytest.mark.parametrize("name", [None, 5, b"bytes"])
+def test_what_is_no_text_is_no_name(log: ps.Log, name: Any) -> None:
+    for use in (log.create_topic, log.topic, log.producer, log.delete_topic):
+        with pytest.raises(ps.BadName):
+            use(name)
+
+
 def test_the_longest_name_is_fine(log: ps.Log) -> None:
     assert log.create_topic("x" * 249).append({"key": b"k", "value": b"v"}).offset == 0
 
@@ -138,6 +145,40 @@ def test_an_offset_out_of_range_says_what_there_is(log: ps.Log, offset: int) -> 
     assert (raised.value.start, raised.value.end, raised.value.offset) == (0, 1, offset)
 
 
+@pytest.mark.parametrize("offset", [-1, 2, 1_000])
+def test_reading_a_topic_from_an_offset_out_of_range_is_refused_too(log: ps.Log, offset: int) -> None:
+    topic = log.create_topic("one")
+    topic.append({"key": b"k", "value": b"v"})
+    for read in (topic.read, topic.events, topic.rows):
+        with pytest.raises(ps.OffsetOutOfRange):
+            list(read(partition=0, start=offset))
+    assert list(topic.rows(partition=0, start=1)) == []
+
+
+@pytest.mark.parametrize("partition", [-1, 2, 99])
+def test_reading_a_partition_that_is_not_there_is_refused(topic: ps.Topic, partition: int) -> None:
+    with pytest.raises(ps.BadOption, match="choose 0 to 1"):
+        list(topic.read(partition=partition))
+
+
+def test_a_place_to_start_that_makes_no_sense_is_refused(topic: ps.Topic) -> None:
+    with pytest.raises(ps.BadOption) as raised:
+        list(topic.read(start="yesterday"))
+    assert "earliest" in raised.value.hint
+
+
+@pytest.mark.parametrize("at", [0, 69_999, 65_536])
+def test_a_bad_record_far_into_a_large_append_is_named_by_its_own_number(topic: ps.Topic, at: int) -> None:
+    """Large appends are encoded in pieces."""
+    for bad, error in (({"id": "x"}, ps.BadRecord), ({"id": 1, "name": "x" * 2_000}, ps.RecordTooLarge)):
+        records: list[Any] = [{"id": number} for number in range(70_000)]
+        records[at] = bad
+        with pytest.raises(error) as raised:
+            topic.append(records)
+        assert raised.value.row == at
+    assert stored(topic) == [1]
+
+
 OPTIONS: list[Callable[[ps.Log], Any]] = [
     lambda log: log.create_topic("a", "id INT", key="nope"),
     lambda log: log.create_topic("a", "id DOUBLE", key="id"),
@@ -150,6 +191,13 @@ OPTIONS: list[Callable[[ps.Log], Any]] = [
     lambda log: log.create_topic("a", "id INT", retention="soon"),
     lambda log: log.create_topic("a", "id INT", retention=-1),
     lambda log: log.create_topic("a", "id INT", segment_byte=5),
+    lambda log: log.create_topic("a", "id INT", segment_bytes="64 MB"),
+    lambda log: log.create_topic("a", "id INT", retention_bytes="1 GB"),  # type: ignore[arg-type]
+    lambda log: log.create_topic("a", "id INT", record_bytes_max=1.5),
+    lambda log: log.create_topic("a", "id INT", partitions="4"),  # type: ignore[arg-type]
+    lambda log: log.create_topic("a", "id INT", retention=float("nan")),
+    lambda log: log.create_topic("a", "id INT", retention=float("inf")),
+    lambda log: log.create_topic("a", "id INT", retention=[1]),  # type: ignore[arg-type]
     lambda log: log.create_topic("a", "id WHOLE"),
     lambda log: log.create_topic("a", "id INT, id INT"),
     lambda log: log.create_topic("a", "_offset INT"),
@@ -211,6 +259,44 @@ def test_a_lock_that_is_not_free_in_time_names_its_holder(topic: ps.Topic, home:
         holder.release()
         holder.close()
     assert stored(topic) == [1]
+
+
+def test_an_append_over_partitions_of_which_one_is_locked_tells_what_it_stored(
+    topic: ps.Topic, home: Path
+) -> None:
+    holder = RealLock(home / "topics/people/1/lock", "the lock")
+    holder.acquire(1.0)
+    try:
+        with Log(EmbeddedLog(home)) as other:
+            other.port.partition("people", 1)._lock_timeout_s = 0.05  # type: ignore[attr-defined]
+            with pytest.raises(ps.LockTimeout, match="was stored in partition 0") as raised:
+                other.topic("people").append([{"id": number} for number in range(10, 20)])
+            before = {event.offset for event in topic.events(partition=0)}
+            assert set(raised.value.stored) == {0}
+            assert set(range(*raised.value.stored[0])) <= before, "and that is acknowledged, not half there"
+    finally:
+        holder.release()
+        holder.close()
+
+
+def test_an_append_in_several_pieces_tells_what_it_stored_before_the_disk_was_full(
+    topic: ps.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces: list[int] = []
+    append = EmbeddedLog.append
+
+    def filling(self: EmbeddedLog, wanted: Any, parts: Any) -> Any:
+        pieces.append(1)
+        if len(pieces) > 1:
+            raise ps.DiskFull("the disk")
+        return append(self, wanted, parts)
+
+    monkeypatch.setattr(EmbeddedLog, "append", filling)
+    piece = pa.record_batch({"id": range(100, 150)})
+    with pytest.raises(ps.DiskFull, match="Before that, a part") as raised:
+        topic.append(pa.Table.from_batches([piece, piece]))
+    assert sum(end - first for first, end in raised.value.stored.values()) == 50
+    assert len(stored(topic)) == 51
 
 
 def test_a_home_of_a_newer_format_is_left_alone(home: Path) -> None:

@@ -68,7 +68,10 @@ def plan(
             latest = _merged(latest, _keyed(batch, settings.key))
         covered.append(entry)
     offsets = np.sort(latest["offset"])
-    return Plan(partition, settings, tuple(covered), offsets, now_us - settings.tombstone_ms * 1_000)
+    # While there is something older, in an archive, a delete must stay: it may be what hides it.
+    oldest = not entries or entries[0].base == partition.manifest().start
+    deletes_before_us = now_us - settings.tombstone_ms * 1_000 if oldest else 0
+    return Plan(partition, settings, tuple(covered), offsets, deletes_before_us)
 
 
 def _keyed(batch: pa.RecordBatch, key: tuple[str, ...]) -> Latest:

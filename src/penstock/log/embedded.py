@@ -21,7 +21,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BadOption, NotSupported, PenstockError, StorageError, TopicExists, UnknownTopic
+from penstock.errors import (
+    BadOption,
+    Contended,
+    NotSupported,
+    PenstockError,
+    StorageError,
+    TopicExists,
+    UnknownTopic,
+)
 from penstock.log import active, atomic, framing, maintenance, partition, settings
 from penstock.log import ledger as ledgers
 from penstock.log.disk import Disk, RealDisk
@@ -199,7 +207,7 @@ class EmbeddedLog:
             topic.reload()
             self._finish(topic, extents, wanted)
             raise StaleAppend(_ranges(extents)) from None
-        except StorageError as error:
+        except (StorageError, Contended) as error:
             self._finish(topic, extents, wanted)
             raise error.after_storing(_ranges(extents)) from None
         self._finish(topic, extents, wanted)
@@ -209,13 +217,13 @@ class EmbeddedLog:
     def _finish(self, topic: OpenTopic, extents: Mapping[int, Extent], wanted: TopicSettings) -> None:
         """Make all of it durable; where that fails for one partition, the others hold their part."""
         stored: dict[int, tuple[int, int]] = {}
-        failed: StorageError | None = None
+        failed: StorageError | Contended | None = None
         try:
             for number, extent in extents.items():
                 try:
                     topic.partition(number).finish(extent, wanted)
                     stored[number] = (extent.first, extent.end)
-                except StorageError as error:
+                except (StorageError, Contended) as error:
                     failed = failed or error
         finally:
             topic.signal()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import pyarrow as pa
+import xxhash
 
 from penstock.errors import BadName, BadOption, BadSchema, StorageError
 from penstock.log import disk as disks
@@ -19,6 +20,15 @@ from penstock.schema import RecordSchema
 NAME = "topic.json"
 _VALID_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PARTITIONS_MAX = 10_000
+_NUMBERS = (
+    "partitions",
+    "retention_ms",
+    "retention_bytes",
+    "tombstone_ms",
+    "segment_bytes",
+    "segment_ms",
+    "record_bytes_max",
+)
 
 Cleanup = Literal["delete", "compact"]
 Durability = Literal["fsync", "os"]
@@ -58,6 +68,7 @@ class TopicSettings:
     def __post_init__(self) -> None:
         check_name("topic", self.name)
         keys.check_key(self.schema, self.key)
+        self._check_numbers()
         if not 1 <= self.partitions <= _PARTITIONS_MAX:
             raise BadOption(f"{self.partitions} partitions.", hint=f"choose 1 to {_PARTITIONS_MAX:,}")
         if self.cleanup not in get_args(Cleanup):
@@ -67,7 +78,6 @@ class TopicSettings:
         if self.compacted and not self.key:
             raise BadOption("a compacted topic needs a key.", hint='declare it with key="column"')
         self._check_event_time()
-        self._check_sizes()
 
     def _check_event_time(self) -> None:
         if self.event_time and not pa.types.is_timestamp(self.schema.field(self.event_time).type):
@@ -75,18 +85,13 @@ class TopicSettings:
                 f'event time "{self.event_time}" is no timestamp.', hint="declare it as TIMESTAMP"
             )
 
-    def _check_sizes(self) -> None:
-        for name in (
-            "retention_ms",
-            "retention_bytes",
-            "tombstone_ms",
-            "segment_bytes",
-            "segment_ms",
-            "record_bytes_max",
-        ):
+    def _check_numbers(self) -> None:
+        for name in _NUMBERS:
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise BadOption(f"{name} is {value}.", hint="it cannot be negative")
+            if value is None and name.startswith("retention"):
+                continue
+            if not isinstance(value, int) or value < 0:
+                raise BadOption(f"{name}={value!r}.", hint="give a whole number that is not negative")
 
     @property
     def compacted(self) -> bool:
@@ -132,26 +137,33 @@ SYSTEM_FIELDS = (
 )
 
 
-def check_name(kind: str, name: str) -> None:
+def check_name(kind: str, name: object) -> None:
     """Names become folder names, so nothing but the plainest characters."""
-    if not _VALID_NAME.fullmatch(name) or name in {".", ".."}:
-        raise BadName(kind, name)
+    if not isinstance(name, str) or not _VALID_NAME.fullmatch(name) or name in {".", ".."}:
+        raise BadName(kind, str(name))
 
 
 def store(disk: Disk, folder: Path, settings: TopicSettings) -> None:
-    disks.replace(disk, folder / NAME, json.dumps(settings.to_json(), indent=1).encode())
+    stored = settings.to_json()
+    disks.replace(disk, folder / NAME, json.dumps({**stored, "sum": _sum(stored)}, indent=1).encode())
+
+
+def _sum(stored: dict[str, object]) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(stored, sort_keys=True).encode())
 
 
 def load(disk: Disk, folder: Path) -> TopicSettings | None:
     """None when there is no such topic."""
     try:
         stored = json.loads(disk.read(folder / NAME))
+        if stored.pop("sum") != _sum(stored):
+            raise ValueError("its checksum does not match")
         grown = tuple(PartitionsAdded(**{**g, "ends": tuple(g["ends"])}) for g in stored["grown"])
         schema, key = RecordSchema.of(stored["schema"]), tuple(stored["key"])
         return TopicSettings(**{**stored, "schema": schema, "key": key, "grown": grown})
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(
             f"{folder / NAME} cannot be read ({error}).",
             hint="restore that file from a backup; the records are intact",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import BadOption, BadRecord, NotSupported
+from penstock.errors import BadOption, BadRecord, Contended, NotSupported, StorageError
 from penstock.log import keys, rows
 from penstock.log.conform import check_sizes, conform
 from penstock.log.decode import decode
@@ -69,14 +69,18 @@ class Topic:
         ends: dict[int, int] = {}
         firsts: dict[int, int] = {}
         for batch in self.encode(records):
-            placed = self._append_batch(batch, partition)
+            try:
+                placed = self._append_batch(batch, partition)
+            except (StorageError, Contended) as error:
+                error.after_storing({number: (firsts[number], end) for number, end in ends.items()})
+                raise
             ends.update(placed.ends)
             firsts = {**placed.firsts, **firsts}
         return Position(self.name, ends, firsts=firsts)
 
     def delete(self, *keys_: Mapping[str, object]) -> Position:
         """Mark keys of a compacted topic as deleted: `topic.delete({"id": 7})`."""
-        settings = self._settings
+        settings = self.settings
         if not settings.compacted:
             raise NotSupported(
                 f'topic "{self.name}" keeps every record.', hint='deletes need a topic with cleanup="compact"'
@@ -126,10 +130,11 @@ class Topic:
         settings = self.settings
         parts: dict[int, list[pa.RecordBatch]] = {}
         for batch in batches:
-            user = settings.schema.adopt(batch.select([n for n in batch.schema.names if n != "_deleted"]))
-            if settings.compacted:
-                user = _marked(settings, user, deleted=False)
-            for number, routed in self.route(user, partition=partition).items():
+            adopted = settings.schema.adopt(batch)
+            if settings.compacted and "_deleted" not in batch.schema.names:
+                adopted = _marked(settings, adopted, deleted=False)
+            stored = pa.RecordBatch.from_arrays(adopted.columns, schema=settings.stored)
+            for number, routed in self.route(stored, partition=partition).items():
                 parts.setdefault(number, []).extend(routed)
         return parts
 
