@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from penstock.errors import Damaged
-from penstock.log import segment
+from penstock.log import disk as disks
+from penstock.log import index, manifest, segment
 from penstock.log.disk import Disk
 from penstock.log.manifest import SegmentEntry
 
@@ -50,22 +51,27 @@ def write(
         file.sync()
     finally:
         file.close()
-    partition.disk.sync_folder(partition.folder)
-    return replace(
+    archived = replace(
         entry, file=name, generation=generation, size_bytes=len(data), frames=0, rewritten=True,
         checksum=xxhash.xxh3_64_hexdigest(data),
     )  # fmt: skip
+    # Beside it, what the manifest says: Parquet cannot tell whether it is as it was written.
+    disks.replace(partition.disk, index.path_of(path), manifest.packed([archived]))
+    return archived
 
 
 def entry_of(disk: Disk, path: Path) -> SegmentEntry | None:
-    """What a Parquet file says about itself, for rebuilding the manifest."""
+    """For rebuilding the manifest: what stands beside the file or, if that is lost, in it."""
+    known = manifest.unpacked(disk, index.path_of(path))
+    if known:
+        return known[0]
     parsed = segment.parse_name(path.name)
     data = disk.read(path)
     try:
         facts = (pq.read_schema(pa.BufferReader(data)).metadata or {})[b"penstock"].decode()
-    except (OSError, KeyError, pa.ArrowException):
+        base, end, rows, first_us, last_us = map(int, facts.split(","))
+    except (OSError, KeyError, ValueError, pa.ArrowException):
         return None
-    base, end, rows, first_us, last_us = map(int, facts.split(","))
     assert parsed, "the caller looks only at segment names"
     return SegmentEntry(
         path.name, base, parsed[1], end=end, size_bytes=len(data), rows=rows, first_time_us=first_us,

@@ -7,6 +7,7 @@ lost or unreadable is rebuilt from the segments, which say what they cover.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -84,20 +85,29 @@ class Manifest:
 
 def store(disk: Disk, folder: Path, manifest: Manifest) -> None:
     """The commit point of every roll, rewrite, archive and expiry."""
-    body = json.dumps([asdict(s) for s in manifest.segments])
-    content = json.dumps({"v": 1, "sum": xxhash.xxh3_64_hexdigest(body.encode()), "segments": body})
-    disks.replace(disk, folder / NAME, content.encode())
+    disks.replace(disk, folder / NAME, packed(manifest.segments))
+
+
+def packed(entries: Iterable[SegmentEntry]) -> bytes:
+    body = json.dumps([asdict(entry) for entry in entries])
+    return json.dumps({"v": 1, "sum": xxhash.xxh3_64_hexdigest(body.encode()), "segments": body}).encode()
 
 
 def load(disk: Disk, folder: Path) -> Manifest | None:
     """None when it is missing or unreadable."""
+    entries = unpacked(disk, folder / NAME)
+    return Manifest(entries) if entries else None
+
+
+def unpacked(disk: Disk, path: Path) -> tuple[SegmentEntry, ...] | None:
+    """None when it is missing or not as it was packed."""
     try:
-        content = json.loads(disk.read(folder / NAME))
+        content = json.loads(disk.read(path))
         body = content["segments"]
         if xxhash.xxh3_64_hexdigest(body.encode()) != content["sum"]:
             return None
-        return Manifest(tuple(SegmentEntry(**entry) for entry in json.loads(body)))
-    except (OSError, ValueError, KeyError, TypeError):
+        return tuple(SegmentEntry(**entry) for entry in json.loads(body))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -105,25 +115,44 @@ def rebuild(disk: Disk, folder: Path) -> Manifest | None:
     """What the files themselves say. None when there are none.
 
     Where a rewritten file and those it replaced are both there, the higher generation
-    wins; a gap between two files stays a gap, which readers refuse to skip.
+    wins; a gap between two files stays a gap, which readers refuse to skip. A file that
+    cannot be read keeps its place if nothing else has it, and is refused on reading.
     """
-    found = [entry for name in disk.names(folder) if (entry := _entry_of(disk, folder / name))]
+    names = [name for name in disk.names(folder) if segments.parse_name(name)]
+    found = {name: _entry_of(disk, folder / name) for name in names}
     chosen: list[SegmentEntry] = []
-    for entry in sorted(found, key=lambda e: (-e.generation, e.base)):
+    for entry in sorted(filter(None, found.values()), key=lambda e: (-e.generation, e.base)):
         if not any(_covers(other, entry) for other in chosen):
             chosen.append(entry)
     chosen.sort(key=lambda e: e.base)
-    return Manifest(tuple(_with_ends(disk, folder, chosen))) if chosen else None
+    if not chosen:
+        return None
+    unreadable = [name for name, entry in found.items() if entry is None]
+    return Manifest(tuple(_with_unreadable(_with_ends(disk, folder, chosen), unreadable)))
 
 
 def _covers(bigger: SegmentEntry, smaller: SegmentEntry) -> bool:
-    return bigger.end is not None and bigger.base <= smaller.base < bigger.end
+    if bigger.end is None:
+        return bigger.base == smaller.base
+    return bigger.base <= smaller.base < bigger.end
+
+
+def _with_unreadable(entries: list[SegmentEntry], names: list[str]) -> list[SegmentEntry]:
+    """Put files that cannot be read into the gaps that they leave.
+
+    One behind the last readable file stays out: as a rule it is a roll cut short before its first sync.
+    """
+    filled = list(entries)
+    for name in reversed(names):  # of several generations the latest
+        base, generation = segments.parse_name(name) or (0, 0)
+        if base < entries[-1].base and not any(entry.base <= base < (entry.end or 0) for entry in filled):
+            following = min(entry.base for entry in filled if entry.base > base)
+            filled.append(SegmentEntry(name, base, generation, end=following))
+    return sorted(filled, key=lambda entry: entry.base)
 
 
 def _entry_of(disk: Disk, path: Path) -> SegmentEntry | None:
-    parsed = segments.parse_name(path.name)
-    if not parsed:
-        return None
+    """None when the file cannot be read."""
     if path.suffix == ".parquet":
         from penstock.log import archive  # pyarrow.parquet is slow to import
 
@@ -132,7 +161,6 @@ def _entry_of(disk: Disk, path: Path) -> SegmentEntry | None:
     try:
         header = segments.read_start(file.read_at(0, min(file.size(), 1 << 20)))
     except BrokenFrame:
-        # A roll cut short before its first sync, or a damaged file: the gap it leaves is reported on reading.
         return None
     finally:
         file.close()
@@ -167,8 +195,11 @@ def sealed_facts(disk: Disk, folder: Path, entry: SegmentEntry, *, before: int) 
             end, size = found.header.end, found.position + found.header.size_bytes
             frames, rows = frames + 1, rows + found.header.rows
             times = (times[0] or found.header.time_us_min, found.header.time_us_max)
+        cut_short = header.end is not None and end < header.end and "_offset" not in header.schema.names
     except BrokenFrame:
-        pass
+        cut_short = header.end is not None
+    if cut_short:
+        size = data.size + 1  # readers must meet what is wrong, not end before it
     return replace(
         entry, end=header.end if header.end is not None else end, size_bytes=size, frames=frames, rows=rows,
         first_time_us=times[0], last_time_us=times[1],

@@ -28,7 +28,7 @@ from penstock.errors import Damaged, SegmentMissing, StorageError, SyncFailed, U
 from penstock.log import active, index, manifest, recovery, segment
 from penstock.log.active import ActiveSegment
 from penstock.log.disk import Disk
-from penstock.log.frame import PendingFrame
+from penstock.log.frame import BrokenFrame, PendingFrame
 from penstock.log.head import DELETED, FAILED, Head, SharedHead
 from penstock.log.manifest import Manifest, SegmentEntry
 from penstock.log.settings import TopicSettings
@@ -438,10 +438,11 @@ class Partition:
             name = segment.file_name(*key)
             try:
                 current = self._active = ActiveSegment(self.disk, self.folder / name, key)
-            except FileNotFoundError as error:
-                raise SegmentMissing(
+            except (FileNotFoundError, BrokenFrame) as error:
+                missing = isinstance(error, FileNotFoundError)
+                raise (SegmentMissing if missing else Damaged)(
                     self.topic, self.number, name, first=head.base, last=head.next_offset - 1,
-                    reason="the file is missing",
+                    reason="the file is missing" if missing else str(error),
                 ) from error  # fmt: skip
         return current
 

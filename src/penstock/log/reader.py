@@ -187,7 +187,8 @@ class PartitionReader:
             number = index.frame_holding(entries, offset)
             header = self._header_at(head, entry, entries, number)
             # Before the first frame there may be a gap that compaction left.
-            return number if header and (header.base <= offset or number == 0) else None
+            first = int(entries["position"][number]) == self._reader(entry).header.first_frame_at
+            return number if header and (header.base <= offset or first) else None
 
         entries, number = self._search(head, entry, right)
         return int(entries["position"][number])
@@ -238,20 +239,28 @@ class PartitionReader:
         return None
 
     def _offsets_around(self, head: Head, entry: SegmentEntry, time_us: int) -> tuple[int, int]:
-        """Offsets of the first frame that reaches `time_us`; empty if none does."""
+        """From the first frame that reaches `time_us` to the end of the segment; empty if none does."""
 
         def right(entries: index.Entries) -> int | None:
+            """Only if the frame reaches that time, and stands right behind one that does not."""
             number = index.frame_at_time(entries, time_us)
-            fits = number == len(entries) or self._header_at(head, entry, entries, number) is not None
-            before = self._header_at(head, entry, entries, number - 1) if number else None
-            return number if fits and (number == 0 or (before and before.time_us_max < time_us)) else None
+            starts_at, ends_at = limit, self._reader(entry).header.first_frame_at
+            if number < len(entries):
+                header = self._header_at(head, entry, entries, number)
+                if header is None or header.time_us_max < time_us:
+                    return None
+                starts_at = int(entries["position"][number])
+            if number > 0:
+                before = self._header_at(head, entry, entries, number - 1)
+                if before is None or before.time_us_max >= time_us:
+                    return None
+                ends_at = int(entries["position"][number - 1]) + before.size_bytes
+            return number if starts_at == ends_at else None
 
+        limit = entry.size_bytes if entry.sealed else head.visible_bytes
         entries, number = self._search(head, entry, right)
         end = head.visible_offset if entry.end is None else entry.end
-        if number == len(entries):
-            return end, end
-        following = int(entries["offset"][number + 1]) if number + 1 < len(entries) else end
-        return int(entries["offset"][number]), min(following, end)
+        return (int(entries["offset"][number]) if number < len(entries) else end), end
 
     def _damaged(self, head: Head, entry: SegmentEntry, position: int, offset: int, reason: str) -> Damaged:
         """Names the offsets of the bad frame: up to where the next one starts, if the index can tell."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.errors import Damaged, SegmentMissing
-from penstock.log import index, manifest, segment
+from penstock.log import frame, index, manifest, segment
 from penstock.log.frame import BrokenFrame
 from penstock.log.head import Head
 from penstock.log.manifest import Manifest, SegmentEntry
@@ -39,9 +39,40 @@ def recover(partition: Partition, hint: Head | None) -> Head:
     synced = (
         hint.synced_bytes if hint and (hint.base, hint.generation) == (active.base, active.generation) else 0
     )
-    frames, size = _whole_frames(partition, active, synced)
-    frames = _without_uncommitted(partition, frames)
-    return _restored(partition, live, frames, size, hint)
+    frames, start = _whole_frames(partition, active, synced)
+    kept = _without_uncommitted(partition, frames)
+    if len(kept) < len(frames) and frames[len(kept)].position < synced:
+        # Such records are synced as committed only after their commit record.
+        first = frames[len(kept)].header.base
+        raise _damaged(partition, active, first, "the ledger does not know an atomic append that happened")
+    _remove_orphans(partition, live)
+    return _restored(partition, live, kept, start, hint)
+
+
+def _remove_orphans(partition: Partition, live: Manifest) -> None:
+    """Remove what a crash left of files not yet live, or live no more: a rebuilt manifest would trust them.
+
+    But records past the active segment are written only once the manifest names their file.
+    """
+    named = {entry.file for entry in live.segments}
+    for name in partition.disk.names(partition.folder):
+        parsed = segment.parse_name(name)
+        if not parsed or name in named:
+            continue
+        orphan = SegmentEntry(name, *parsed)
+        if orphan.base > live.active.base and _holds_records(partition, orphan):
+            raise _damaged(partition, orphan, orphan.base, "the manifest is older than this file")
+        partition.disk.remove(partition.folder / name)
+        partition.disk.remove(index.path_of(partition.folder / name))
+
+
+def _holds_records(partition: Partition, entry: SegmentEntry) -> bool:
+    data = _map(partition, entry)
+    try:
+        frame.check(data, segment.read_start(data).first_frame_at)
+    except BrokenFrame:
+        return False
+    return True
 
 
 def _whole_frames(partition: Partition, active: SegmentEntry, synced_bytes: int) -> tuple[list[Located], int]:
@@ -57,10 +88,11 @@ def _whole_frames(partition: Partition, active: SegmentEntry, synced_bytes: int)
         for located in segment.scan(data, header.first_frame_at, data.size, base=active.base):
             found.append(located)
             end = located.header.end
+        problem = "the file is shorter than it was"
     except BrokenFrame as error:
-        position = found[-1].position + found[-1].header.size_bytes if found else header.first_frame_at
-        if position < synced_bytes:
-            raise _damaged(partition, active, end, str(error)) from error
+        problem = str(error)
+    if (found[-1].ends_at if found else header.first_frame_at) < synced_bytes:
+        raise _damaged(partition, active, end, problem)
     return found, header.first_frame_at
 
 

@@ -45,6 +45,10 @@ class Located:
     position: int
     header: FrameHeader
 
+    @property
+    def ends_at(self) -> int:
+        return self.position + self.header.size_bytes
+
 
 def file_name(base: int, generation: int, suffix: str = SUFFIX) -> str:
     return f"{base:020d}-{generation:04d}{suffix}"
