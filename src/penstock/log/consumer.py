@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, get_args
 import pyarrow as pa
 
 from penstock.clock import duration_ms
-from penstock.errors import BadOption, NotOwner, OffsetOutOfRange, RecordsLost
+from penstock.errors import BadOption, NotOwner, OffsetOutOfRange, PenstockError, RecordsLost
 from penstock.log.event import Event, events_of
 from penstock.log.port import LogPort, Member, Owned
 from penstock.log.topic import Start, Topic
@@ -23,6 +23,7 @@ OnLost = Literal["error", "earliest", "latest"]
 
 _POLL_S_MAX = 0.5
 _CHUNK_ROWS = 500
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class Consumer:
     def _read_one(self, partition: int, reading: _Reading) -> pa.RecordBatch | None:
         while True:
             try:
-                return next(self._port.read(self.topic.name, partition, reading.fetched), None)
+                return _gathered(self._port.read(self.topic.name, partition, reading.fetched))
             except OffsetOutOfRange as error:
                 if reading.fetched >= error.start:
                     raise
@@ -349,6 +350,22 @@ class Consumer:
         if kind is None:
             self._finish_current()
         self.close()
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """The next batch, and what follows it while all of that is small: appends are often of one record."""
+    found: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    try:
+        for batch in batches:
+            found.append(batch)
+            rows, size_bytes = rows + batch.num_rows, size_bytes + pa.ipc.get_record_batch_size(batch)
+            if rows >= _CHUNK_ROWS or size_bytes >= _CHUNK_BYTES:
+                break
+    except PenstockError:
+        if not found:
+            raise  # otherwise the next fetch meets it again, after these
+    return pa.concat_batches(found) if len(found) > 1 else next(iter(found), None)
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

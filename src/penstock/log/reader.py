@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import Damaged, OffsetOutOfRange, SegmentMissing
@@ -282,11 +284,11 @@ class PartitionReader:
         if form.offset_at is not None:
             offsets = columns[form.offset_at]
         else:
-            offsets = pa.array(np.arange(header.base, header.base + rows, dtype=np.int64))
+            offsets = _column(pa.int64(), np.arange(header.base, header.base + rows, dtype=np.int64))
         if form.timestamp_at is not None:
             times = columns[form.timestamp_at]
         else:
-            times = pa.array(np.full(rows, header.time_us_min, dtype=np.int64)).view(_UTC_US)
+            times = _column(_UTC_US, np.full(rows, header.time_us_min, dtype=np.int64))
         places = [self._partition_column(rows), offsets, times]
         return pa.RecordBatch.from_arrays(
             [*places, *(columns[at] for at in form.own)], schema=form.read_schema
@@ -299,7 +301,7 @@ class PartitionReader:
 
     def _partition_column(self, rows: int) -> pa.Array:
         if len(self._number) < rows:
-            self._number = pa.array(np.full(rows, self._partition.number, dtype=np.int32))
+            self._number = _column(pa.int32(), np.full(rows, self._partition.number, dtype=np.int32))
         return self._number.slice(0, rows)
 
 
@@ -311,6 +313,11 @@ def _in_current_form(batch: pa.RecordBatch, settings: TopicSettings) -> pa.Recor
         marked = "_deleted" in batch.schema.names
         columns.append(batch.column("_deleted") if marked else pa.array(np.zeros(batch.num_rows, dtype=bool)))
     return pa.RecordBatch.from_arrays(columns, schema=settings.read_schema)
+
+
+def _column(dtype: pa.DataType, values: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """Without a look at the values, which for a frame of one record would take longer than all the rest."""
+    return pa.Array.from_buffers(dtype, len(values), [None, pa.py_buffer(values)])
 
 
 def _between(batch: pa.RecordBatch, offset: int, stop: int) -> pa.RecordBatch:
