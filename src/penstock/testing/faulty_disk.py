@@ -116,7 +116,8 @@ class FaultyDisk:
         return self.disk.lock(path, what)
 
     def shared(self, path: Path, size_bytes: int) -> Shared:
-        return self.disk.shared(path, size_bytes)
+        with self.doing("open", path):
+            return self.disk.shared(path, size_bytes)
 
     def read(self, path: Path) -> bytes:
         with self.doing("read", path):
