@@ -345,3 +345,143 @@ def test_other_tools_open_segments_and_archives(log: ps.Log, port: EmbeddedLog, 
             "SELECT count(*), max(_offset) FROM read_parquet(?)", [str(archived)]
         ).fetchall()
     assert found == [(20, 19)]
+
+
+# ---- several of these together ------------------------------------------------------------------------
+
+
+def test_a_reader_in_the_middle_of_what_is_compacted_goes_on_with_what_is_left(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = compacted(log)
+    for _ in range(3):
+        fill(topic, clock, 10)
+        seal(port, "c")
+    reading = topic.events()
+    first = [next(reading).offset for _ in range(3)]
+    maintain(port, "c", force=True)
+    rest = [e.offset for e in reading]
+    assert first == [0, 1, 2]
+    assert rest == sorted(rest)
+    assert set(rest) >= {e.offset for e in topic.events()}, "at least the latest of every key"
+
+
+def test_a_reader_in_the_middle_of_what_is_archived_goes_on(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = log.create_topic("t", "id BIGINT, text STRING")
+    for _ in range(3):
+        fill(topic, clock, 10)
+        seal(port, "t")
+    reading = topic.events()
+    first = [next(reading).offset for _ in range(5)]
+    assert maintain(port, "t", archive_now=True).archived_segments == 3
+    assert first + [e.offset for e in reading] == list(range(30))
+
+
+def test_a_reader_that_retention_overtakes_is_told_so(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = log.create_topic("t", "id BIGINT, text STRING", retention="1 day")
+    for _ in range(3):
+        fill(topic, clock, 10)
+        seal(port, "t")
+    reading = topic.read()
+    next(reading)
+    clock.advance(2 * DAY_S)
+    fill(topic, clock, 1)
+    assert maintain(port, "t").expired_segments == 3
+    with pytest.raises(ps.OffsetOutOfRange) as caught:
+        while True:
+            next(reading)
+    assert caught.value.start == 30
+
+
+def test_only_what_really_holds_records_back_is_named(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = log.create_topic("t", "id BIGINT, text STRING", retention="1 day")
+    for _ in range(3):
+        fill(topic, clock, 10)
+        seal(port, "t")
+    groups = port.groups_store()
+    groups.hold("first", "t", {0: 10}, reason="a view")
+    groups.hold("second", "t", {0: 29}, reason="a join")
+    groups.hold("ahead", "t", {0: 30}, reason="at the end")
+    clock.advance(3 * DAY_S)
+    assert maintain(port, "t").held_by == ("first (a view)", "second (a join)")
+    assert topic.bounds()[0][0] == 10
+    groups.let_go("first")
+    assert maintain(port, "t").held_by == ("second (a join)",)
+    groups.let_go("second")
+    done = maintain(port, "t")
+    assert (done.held_by, topic.bounds()[0]) == ((), (30, 30))
+
+
+def test_retention_by_size_does_not_take_what_somebody_still_needs(log: ps.Log, port: EmbeddedLog) -> None:
+    topic = log.create_topic("t", "id BIGINT, text STRING", segment_bytes=5_000, retention_bytes=10_000)
+    port.groups_store().hold("view", "t", {0: 60}, reason="reads slowly")
+    for n in range(200):
+        topic.append({"id": n, "text": "x" * 100})
+    start, _ = topic.bounds()[0]
+    assert 0 < start <= 60
+    assert maintain(port, "t").held_by == ("view (reads slowly)",)
+    assert [row["id"] for row in topic.rows()] == list(range(start, 200))
+
+
+def test_a_delete_in_front_of_an_archive_stays_whatever_its_age(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    """The archive is not rewritten, so the delete is all that hides the record in it."""
+    topic = compacted(log, tombstone_ms=0)
+    topic.append([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+    seal(port, "c")
+    maintain(port, "c", archive_now=True)
+    topic.delete({"id": 1})
+    seal(port, "c")
+    clock.advance(DAY_S)
+    maintain(port, "c", force=True)
+    assert topic.latest() == {2: {"id": 2, "text": "b"}}
+
+
+def test_merging_brings_old_records_into_the_newer_schema(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = log.create_topic("t", "id INT, text STRING")
+    fill(topic, clock, 10)
+    log.alter_topic("t", schema="id BIGINT, text STRING, more DOUBLE")
+    topic.append({"id": 2**40, "text": "new", "more": 0.5})
+    before = records(topic)
+    maintain(port, "t")
+    assert port.partition("t", 0).manifest().sealed[0].frames == 1
+    assert [value["id"] for _, _, value in before] == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 2**40]
+    log.alter_topic("t", schema="id BIGINT, text STRING, more DOUBLE, last STRING")
+    assert [(offset, time) for offset, time, _ in records(topic)] == [(o, t) for o, t, _ in before]
+    assert {value["last"] for _, _, value in records(topic)} == {None}
+
+
+def test_a_topic_that_becomes_compacted_compacts_what_it_held_before(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = log.create_topic("t", "id BIGINT NOT NULL, text STRING", key="id")
+    fill(topic, clock, 20)
+    seal(port, "t")
+    maintain(port, "t")
+    before = topic.latest()
+    log.alter_topic("t", cleanup="compact")
+    topic.delete({"id": 0})
+    seal(port, "t")
+    maintain(port, "t", force=True)
+    del before[0]
+    assert topic.latest() == before
+    assert [e.offset for e in topic.events()] == [13, 15, 16, 17, 18, 19, 20]
+
+
+def test_only_one_process_maintains_a_partition_at_a_time(log: ps.Log, port: EmbeddedLog, home: Path) -> None:
+    log.create_topic("t", "id BIGINT")
+    other = EmbeddedLog(home)
+    with other.partition("t", 0).maintaining() as mine:
+        assert mine
+        assert maintain(port, "t").busy
+    assert not maintain(port, "t").busy
+    other.close()

@@ -194,7 +194,8 @@ def _expire(partition: Partition, settings: TopicSettings, groups: GroupStore, d
     holds = groups.holds(settings.name, partition.number)
     limit = holds[0][1] if holds else None
     free = tuple(entry for entry in over if limit is None or (entry.end or 0) <= limit)
-    held_by = tuple(f"{name} ({reason})" for name, _, reason in holds) if len(free) < len(over) else ()
+    end = over[-1].end or 0
+    held_by = tuple(f"{name} ({reason})" for name, offset, reason in holds if offset < end)
     partition.swap_segments(free, ())
     return replace(
         done, expired_segments=len(free), expired_records=sum(entry.rows for entry in free), held_by=held_by
