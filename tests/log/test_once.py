@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,6 +153,90 @@ def test_two_instances_racing_over_the_same_events_do_each_once(topic: ps.Topic,
         thread.join()
     assert failures == []
     assert effects(connect()) == list(range(1, 20))
+
+
+def test_the_first_to_come_may_be_several(topic: ps.Topic, connect: Connect) -> None:
+    """Nobody made the table of progress before; all of them try."""
+    event = next(iter(topic.events()))
+    failures: list[BaseException] = []
+    together = threading.Barrier(6)
+
+    def work(connection: Any) -> None:
+        try:
+            together.wait(20)
+            with ps.once(connection, event) as first:
+                if first:
+                    apply(connection, event)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(connect(),)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert effects(connect()) == [0]
+
+
+def test_processes_racing_over_the_same_events_do_each_once(
+    topic: ps.Topic, home: Path, connect: Connect
+) -> None:
+    """Two members that each believe to own the partition, as after a pause longer than the lease."""
+    connection = connect()
+    if isinstance(connection, sqlite3.Connection):
+        address = connection.execute("PRAGMA database_list").fetchone()[2]
+    else:
+        address = f"{connection.info.dsn} "
+    racers = [subprocess.Popen([sys.executable, "-c", _RACER, home, address]) for _ in range(3)]
+    assert [racer.wait(60) for racer in racers] == [0] * 3
+    assert effects(connect()) == list(range(20))
+
+
+_RACER = """
+import sqlite3, sys
+import penstock as ps
+if "host=" in sys.argv[2]:
+    import psycopg
+    connection, mark = psycopg.connect(sys.argv[2]), "%s"
+else:
+    connection, mark = sqlite3.connect(sys.argv[2], timeout=30), "?"
+for event in ps.open_log(sys.argv[1]).topic("orders").events():
+    with ps.once(connection, event):
+        connection.execute(f"INSERT INTO effects VALUES ({mark}, {mark})", (event["id"], event["total"]))
+"""
+
+
+def test_a_connection_is_usable_after_a_refusal(topic: ps.Topic, connect: Connect) -> None:
+    connection = connect()
+    first, second, *_ = topic.events()
+    with pytest.raises(ZeroDivisionError), ps.once(connection, first):
+        _ = 1 // 0
+    for event in (first, second):
+        with ps.once(connection, event) as fresh:
+            assert fresh
+            apply(connection, event)
+    assert effects(connect()) == [0, 1]
+
+
+def test_a_crash_between_effect_and_commit_of_the_group_repeats_nothing(
+    topic: ps.Topic, connect: Connect
+) -> None:
+    connection = connect()
+    consumer = topic.consume(group="totals", delivery="exactly_once", commit_every="1 hour")
+    for _ in range(7):
+        event = next(consumer)
+        with ps.once(connection, event):
+            apply(connection, event)
+    consumer.close(commit=False)
+    with consume(topic) as again:
+        seen = []
+        for event in again:
+            with ps.once(connection, event) as first:
+                seen.append(first)
+                apply(connection, event)
+    assert seen == [False] * 7 + [True] * 13
+    assert effects(connect()) == list(range(20))
 
 
 def test_groups_and_partitions_have_progress_of_their_own(log: ps.Log, connect: Connect) -> None:

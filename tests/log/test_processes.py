@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import wait_until
@@ -165,6 +170,223 @@ def test_a_topic_is_altered_while_others_write_it(topic: ps.Topic, log: ps.Log, 
     assert {writer: sorted(numbers) for writer, numbers in by_writer(topic).items()} == {
         number: list(range(150)) for number in range(3)
     }
+
+
+def test_a_delete_by_somebody_who_knows_an_older_form_stays_a_delete(log: ps.Log, home: Path) -> None:
+    topic = log.create_topic("c", "id BIGINT NOT NULL, text STRING NOT NULL", key="id", cleanup="compact")
+    topic.append([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+    with ps.open_log(home) as elsewhere, altered_before_append(log, elsewhere):
+        topic.delete({"id": 1})
+    assert [event.deleted for event in topic.events()] == [False, False, True]
+    assert topic.latest() == {2: {"id": 2, "text": "b", "more": None}}
+
+
+@contextlib.contextmanager
+def altered_before_append(log: ps.Log, elsewhere: ps.Log) -> Iterator[None]:
+    """Between encoding and appending, somebody adds a column."""
+    append = log.port.append
+
+    def late(settings: Any, parts: Any) -> Any:
+        log.port.append = append  # type: ignore[method-assign]
+        ddl = elsewhere.topic("c").settings.schema.ddl
+        elsewhere.alter_topic("c", schema=f"{ddl}, more STRING")
+        return append(settings, parts)
+
+    log.port.append = late  # type: ignore[method-assign]
+    yield
+
+
+def test_a_topic_deleted_and_made_again_all_the_time_is_there_or_unknown_and_nothing_else(
+    log: ps.Log, home: Path
+) -> None:
+    """Whoever writes or reads meanwhile gets records, UnknownTopic, or a place that is gone."""
+    churner = python(_CHURNER, home, stdin=subprocess.PIPE)
+    reached: Counter[str] = Counter()
+    try:
+        topic = None
+        while reached["stored"] < 30 or reached["unknown"] < 3:
+            try:
+                topic = topic or log.topic("t")
+                assert topic.append({"writer": 1, "n": 1}).ends
+                for row in topic.rows():
+                    assert row == {"writer": 1, "n": 1}
+                reached["stored"] += 1
+            except ps.UnknownTopic:
+                reached["unknown"] += 1
+                topic = None
+            except (ps.OffsetOutOfRange, ps.Damaged) as error:
+                assert "t" not in log.topics() or is_another(log, error)
+                topic = None
+            assert churner.poll() is None
+    finally:
+        churner.communicate()
+    assert churner.returncode == 0
+
+
+def is_another(log: ps.Log, error: ps.PenstockError) -> bool:
+    """The topic that the error is about was deleted; the one there is now is whole."""
+    return all(isinstance(row["n"], int) for row in log.topic("t").rows())
+
+
+_CHURNER = """
+import sys, threading, penstock as ps
+log = ps.open_log(sys.argv[1])
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+while not over.wait(0.01):
+    if "t" in log.topics():
+        log.delete_topic("t")
+    log.create_topic("t", "writer BIGINT, n BIGINT", key="writer", partitions=2)
+"""
+
+
+# ---- fork ----------------------------------------------------------------------------------------
+
+
+def test_a_lock_of_a_killed_process_is_free_although_a_forked_child_lives(
+    topic: ps.Topic, home: Path
+) -> None:
+    """The child inherits the descriptor, and must not keep what only its parent held."""
+    parent = python(_FORKING_HOLDER, home, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        parent.kill()
+        parent.wait()
+        began = time.monotonic()
+        topic.append({"writer": 1, "n": 1}, partition=0)
+        with topic.consume(group="g", lease="1 hour") as consumer:
+            wait_until(lambda: len(consumer.assignment()) == 2, what="the member that died to be replaced")
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
+_FORKING_HOLDER = """
+import os, sys, time, penstock as ps
+log = ps.open_log(sys.argv[1])
+consumer = log.topic("t").consume(group="g", lease="1 hour")
+consumer.assignment()
+with log.port.partition("t", 0).locked():
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    print(child, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_group_goes_on_in_a_forked_child_and_no_commit_is_lost(log: ps.Log, topic: ps.Topic) -> None:
+    """SQLite forbids a connection on both sides of a fork: closing one took the commits of the other."""
+    topic.append([{"writer": 1, "n": number} for number in range(20)])
+    (part,) = [number for number, (_, end) in topic.bounds().items() if end]
+    with topic.consume(group="parent", follow=False) as consumer:
+        assert len(list(consumer)) == 20
+    heard_here, tell_parent = FORK.Pipe(duplex=False)
+    heard_there, tell_child = FORK.Pipe(duplex=False)
+
+    def child() -> None:
+        consumer = topic.consume(group="child", commit_every="1 hour")
+        next(consumer)
+        consumer.commit()
+        tell_parent.send("committed")
+        assert heard_there.poll(30)
+        for offset in range(2, 10):
+            next(consumer)
+            consumer.commit()
+            assert topic._port.committed("child", "t")[part] == offset
+        os._exit(0)
+
+    process = FORK.Process(target=child)
+    process.start()
+    assert heard_here.poll(30), process.exitcode
+    log.close()  # the last connection of this process: SQLite checkpoints and removes its log
+    tell_child.send("go on")
+    process.join(60)
+    assert process.exitcode == 0
+    with ps.open_log(log.port.home) as again:  # type: ignore[attr-defined]
+        assert again.port.committed("child", "t")[part] == 9
+        assert again.port.committed("parent", "t")[part] == 20
+
+
+def test_a_producer_taken_through_a_fork_stores_what_the_child_sends(topic: ps.Topic) -> None:
+    """Its thread stays with the parent; the child must not wait for it for ever."""
+    producer = topic.producer(linger=0)
+    producer.send({"writer": 0, "n": 0})
+    producer.flush()
+
+    def child() -> None:
+        try:
+            producer.send({"writer": 1, "n": 1})
+            producer.flush()
+        except ps.BadOption:
+            os._exit(3)
+        os._exit(0)
+
+    process = FORK.Process(target=child)
+    process.start()
+    process.join(20)
+    code = process.exitcode
+    process.kill()
+    process.join()
+    producer.close()
+    assert code in {0, 3}, "it hangs"
+    assert (1 in by_writer(topic)) == (code == 0)
+
+
+def test_a_producer_with_a_position_taken_through_a_fork_is_refused_there(
+    log: ps.Log, topic: ps.Topic
+) -> None:
+    """Both would number their appends alike, and one of each two would pass for a repetition."""
+    producer = log.producer("p")
+    producer.append({topic: {"writer": 0, "n": 0}}, position=b"0")
+
+    def child() -> None:
+        try:
+            producer.append({topic: {"writer": 1, "n": 1}}, position=b"1")
+        except ps.BadOption:
+            os._exit(3)
+        os._exit(0)
+
+    process = FORK.Process(target=child)
+    process.start()
+    process.join(20)
+    assert process.exitcode == 3
+    assert not producer.append({topic: {"writer": 0, "n": 1}}, position=b"1").duplicate
+    assert by_writer(topic) == {0: [0, 1]}
+
+
+def test_a_consumer_taken_through_a_fork_is_refused_there(topic: ps.Topic) -> None:
+    topic.append({"writer": 0, "n": 0})
+    consumer = topic.consume(group="g")
+    next(consumer)
+
+    def child() -> None:
+        try:
+            consumer.commit()
+        except ps.BadOption:
+            consumer.close(commit=False)
+            os._exit(3)
+        os._exit(0)
+
+    process = FORK.Process(target=child)
+    process.start()
+    process.join(20)
+    assert process.exitcode == 3
+    consumer.commit()
+    assert sum(topic._port.committed("g", "t").values()) == 1
+    consumer.close()
+
+
+def test_many_processes_join_a_new_group_at_once(topic: ps.Topic, home: Path) -> None:
+    """The first of them makes the table of groups."""
+    code = (
+        "import sys, penstock as ps\n"
+        "with ps.open_log(sys.argv[1]).topic('t').consume(group='g') as consumer: consumer.assignment()"
+    )
+    members = [python(code, home) for _ in range(6)]
+    assert [member.wait(60) for member in members] == [0] * 6
 
 
 def test_two_homes_know_nothing_of_each_other(tmp_path: Path) -> None:

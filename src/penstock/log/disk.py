@@ -20,7 +20,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.errors import DiskFull, LockTimeout, StorageError, SyncFailed
-from penstock.log import signal, writeback
+from penstock.log import fork, signal, writeback
+from penstock.log.fork import Forking
 
 _WRITE_BACK_BYTES = 4 << 20
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -198,14 +199,14 @@ class RealFile:
             self._fd = -1
 
 
-class RealLock:
+class RealLock(Forking):
     """flock: between processes, and (with a mutex) between the threads of this one."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path, self._what = path, what
         self._mutex = threading.Lock()
-        self._pid = -1
         self._fd = -1
+        fork.tell(self)
 
     def acquire(self, timeout_s: float) -> None:
         if not self._mutex.acquire(timeout=timeout_s):
@@ -237,10 +238,8 @@ class RealLock:
         return taken
 
     def _try_flock(self) -> bool:
-        if self._pid != os.getpid():
-            # A forked child shares its parent's lock; only a lock opened here is its own.
+        if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            self._pid = os.getpid()
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -258,13 +257,20 @@ class RealLock:
         return ""
 
     def release(self) -> None:
+        if self._fd < 0:
+            return  # a child forked while its parent held it: it is the parent's to release
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._mutex.release()
 
     def close(self) -> None:
-        if self._fd >= 0 and self._pid == os.getpid():
+        if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._pid = -1, -1
+        self._fd = -1
+
+    def after_fork_in_child(self) -> None:
+        # The descriptor is the parent's lock too, and would keep it when the parent is gone.
+        self._mutex = threading.Lock()
+        self.close()
 
 
 class RealShared:

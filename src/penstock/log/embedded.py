@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import threading
 import uuid
@@ -30,10 +29,11 @@ from penstock.errors import (
     TopicExists,
     UnknownTopic,
 )
-from penstock.log import active, atomic, framing, maintenance, partition, settings
+from penstock.log import active, atomic, fork, framing, maintenance, partition, settings
 from penstock.log import ledger as ledgers
 from penstock.log.disk import Disk, RealDisk
 from penstock.log.disk import replace as replace_file
+from penstock.log.fork import Forking
 from penstock.log.group import GroupStore
 from penstock.log.head import DELETED, Head
 from penstock.log.ledger import Ledger, ProducerState
@@ -56,7 +56,7 @@ _FRAME_BYTES = 4 << 20
 _READERS_KEPT = 64
 
 
-class EmbeddedLog:
+class EmbeddedLog(Forking):
     """Thread-safe; any number of processes may open the same home."""
 
     capabilities = frozenset({"durable-ack", "archive", "compaction", "retention"})
@@ -70,6 +70,7 @@ class EmbeddedLog:
         self._topics: dict[str, OpenTopic] = {}
         self._mutex = threading.Lock()
         self._groups: GroupStore | None = None
+        fork.tell(self)
 
     def _open_or_create(self) -> None:
         marker = self.home / "log.json"
@@ -184,7 +185,7 @@ class EmbeddedLog:
     def _topic(self, name: str) -> OpenTopic:
         with self._mutex:
             topic = self._topics.get(name)
-            if topic is None or topic.pid != os.getpid() or topic.is_deleted():
+            if topic is None or topic.is_deleted():
                 settings.check_name("topic", name)
                 folder = self.home / "topics" / name
                 found = settings.load(self.disk, folder)
@@ -339,6 +340,12 @@ class EmbeddedLog:
     def partition(self, topic: str, number: int) -> Partition:
         """For maintenance commands and tests: the partition behind the port."""
         return self._topic(topic).partition(number)
+
+    def after_fork_in_child(self) -> None:
+        # Another thread of the parent may have been in the middle of anything; what counts is on disk.
+        self._mutex = threading.Lock()
+        self._topics = {}
+        self.ledger = Ledger(self.disk, self.home / "ledger")
 
     def close(self) -> None:
         with self._mutex:

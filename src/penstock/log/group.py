@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.clock import Clock
-from penstock.errors import Contended, DiskFull, LockTimeout, NotOwner, StorageError
+from penstock.errors import BadOption, Contended, DiskFull, LockTimeout, NotOwner, StorageError
+from penstock.log import fork
 from penstock.log.balance import balanced
 from penstock.log.disk import RealLock
+from penstock.log.fork import Forking
 from penstock.log.port import Assignment, MemberInfo, Owned
 from penstock.log.settings import TopicSettings
 
@@ -42,13 +44,14 @@ CREATE TABLE IF NOT EXISTS holds (
 """
 
 
-class GroupStore:
+class GroupStore(Forking):
     """Thread-safe; one object per process."""
 
     def __init__(self, path: Path, clock: Clock, boot_id: str) -> None:
         self._path, self._clock, self._boot = path, clock, boot_id
         self._mutex = threading.RLock()
-        self._connection: tuple[int, sqlite3.Connection] | None = None
+        self._connection: sqlite3.Connection | None = None
+        fork.tell(self)
 
     # ---- commits ---------------------------------------------------------------------------
 
@@ -311,7 +314,7 @@ class GroupStore:
             raise StorageError(f"{self._path}: {error}.", hint="check the disk, or restore it") from error
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is None or self._connection[0] != os.getpid():
+        if self._connection is None:
             db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             try:
                 db.execute("PRAGMA journal_mode=WAL")
@@ -319,14 +322,25 @@ class GroupStore:
             except sqlite3.Error:
                 db.close()
                 raise
-            self._connection = (os.getpid(), db)
-        return self._connection[1]
+            self._connection = db
+        return self._connection
 
     def close(self) -> None:
         with self._mutex:
-            if self._connection and self._connection[0] == os.getpid():
-                self._connection[1].close()
+            if self._connection:
+                self._connection.close()
             self._connection = None
+
+    def before_fork(self) -> None:
+        # SQLite's locks do not survive a fork, and with a connection open on both sides commits get lost.
+        self._mutex.acquire()
+        self.close()
+
+    def after_fork_in_parent(self) -> None:
+        self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        self._mutex = threading.RLock()
 
 
 class GroupMember:
@@ -335,7 +349,8 @@ class GroupMember:
     def __init__(
         self, store: GroupStore, group: str, topic: str, lease_s: float, settings: Callable[[], TopicSettings]
     ) -> None:
-        self.member = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._pid = os.getpid()
+        self.member = f"{self._pid}-{uuid.uuid4().hex[:8]}"
         self._store, self._group, self._topic = store, group, topic
         self._lease_s, self._settings = lease_s, settings
         self._terms: dict[int, int] = {}
@@ -343,17 +358,28 @@ class GroupMember:
         self._alive.acquire(1.0)
 
     def poll(self) -> Assignment:
+        self._check_process()
         assignment = self._store.poll(self._group, self._topic, self.member, self._lease_s, self._settings())
         self._terms = {part: owned.term for part, owned in assignment.partitions.items()}
         return assignment
 
     def commit(self, offsets: Mapping[int, int]) -> None:
+        self._check_process()
         self._store.commit(self._group, self._topic, self.member, self._terms, offsets)
 
     def release(self, partitions: Iterable[int]) -> None:
         self._store.release(self._group, self._topic, self.member, partitions)
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise BadOption(
+                "this consumer belongs to the process that this one was forked from.",
+                hint="join the group after the fork",
+            )
+
     def leave(self) -> None:
+        if self._pid != os.getpid():
+            return
         self._store.leave(self._group, self._topic, self.member)
         self._alive.release()
         self._alive.close()

@@ -122,6 +122,7 @@ class AtomicProducer:
     def __init__(self, port: LogPort, id: str) -> None:
         self.id = id
         self._port = port
+        self._pid = os.getpid()
         opened = port.open_producer(id)
         self.epoch = opened.epoch
         self._sequence = opened.sequence
@@ -146,6 +147,11 @@ class AtomicProducer:
         A `sequence` that was stored before changes nothing and says so. Raises Fenced if
         a newer instance of this producer has started.
         """
+        if self._pid != os.getpid():
+            raise BadOption(
+                f'producer "{self.id}" belongs to the process that this one was forked from.',
+                hint="open it again after the fork; the older instance is fenced then",
+            )
         number = self.next_sequence if sequence is None else sequence
         topics = {_topic(self._port, name): data for name, data in records.items()}
         while True:

@@ -86,6 +86,8 @@ class _Postgres:
         with connection.cursor() as cursor:
             cursor.execute("SELECT to_regclass(%s)", (TABLE,))
             if cursor.fetchone()[0] is None:
+                # IF NOT EXISTS alone is an error for all but one of those who try at the same time.
+                cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (TABLE,))
                 cursor.execute(_CREATE)
                 connection.commit()
 

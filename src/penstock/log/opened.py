@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ class OpenTopic:
     """Thread-safe."""
 
     def __init__(self, disk: Disk, clock: Clock, ledger: Ledger, folder: Path, found: TopicSettings) -> None:
-        self.pid = os.getpid()
         self.name = found.name
         self.folder = folder
         self._disk, self._clock, self._ledger = disk, clock, ledger

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, BadRecord, BufferFull, Contended, PenstockError, StorageError
+from penstock.log import fork
+from penstock.log.fork import Forking
 from penstock.log.port import LogPort, Position
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ _RETRY_FOR_S = 30.0
 _RETRY_PAUSE_S_MAX = 1.0
 
 
-class Producer:
+class Producer(Forking):
     """Thread-safe. Leave the `with` block, or call `flush`, to be sure everything is stored.
 
     When the buffer is full, `overflow` decides: "block" (wait), "drop_newest" (the record
@@ -73,6 +75,7 @@ class Producer:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"penstock-producer-{topic.name}", daemon=True)
         self._thread.start()
+        fork.tell(self)
 
     # ---- what programs call ---------------------------------------------------------------------
 
@@ -131,6 +134,13 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def after_fork_in_child(self) -> None:
+        # The thread stays with the parent, and so does what is buffered.
+        self._changed = threading.Condition()
+        self._buffer.clear()
+        self._buffer_bytes = self._in_flight = 0
+        self._closed = True
 
     # ---- room ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""What open things do when the process forks: they are told, and begin anew in the child.
+
+A child has its parent's memory but none of its threads, and it shares its open files. So a mutex
+that another thread held would stay held for ever, a file lock would outlive the parent that died
+with it, and a database connection that both use loses commits.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+
+class Forking:
+    """Something that a child cannot just inherit."""
+
+    def before_fork(self) -> None:
+        """In the parent, right before. Followed by one of the other two."""
+
+    def after_fork_in_parent(self) -> None: ...
+
+    def after_fork_in_child(self) -> None:
+        """Before anything else runs in the child."""
+
+
+_mutex = threading.Lock()
+_open: weakref.WeakSet[Forking] = weakref.WeakSet()
+_told: list[Forking] = []
+
+
+def tell(each: Forking) -> None:
+    """Tell it about forks from now on, as long as it lives."""
+    with _mutex:
+        _open.add(each)
+
+
+def _before() -> None:
+    _mutex.acquire()
+    _told.extend(_open)
+    for each in _told:
+        each.before_fork()
+
+
+def _in_parent() -> None:
+    while _told:
+        _told.pop().after_fork_in_parent()
+    _mutex.release()
+
+
+def _in_child() -> None:
+    _mutex.release()  # what begins anew is told of the next fork
+    while _told:
+        _told.pop().after_fork_in_child()
+
+
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
