@@ -20,7 +20,7 @@ class ActiveSegment:
         self.key = key
         self.file: File = disk.open(path)
         self.index_file: File = disk.open(index.path_of(path), create=True)
-        self.schema = segment.read_start(self.file.read_at(0, min(self.file.size(), 1 << 20))).schema
+        self.schema = segment.read_start_of(self.file).schema
         self.first_time_us = 0
         self._syncing = threading.Lock()
         self._failed = False

@@ -190,6 +190,8 @@ def _parse(metadata: bytes) -> tuple[FrameHeader, int]:
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenFrame("the frame's header cannot be read") from error
+    if type(header.size_bytes) is not int:
+        raise BrokenFrame("the frame's header cannot be read")
     return header, sum_at
 
 

@@ -55,7 +55,7 @@ def read(disk: Disk, segment: Path, frames: int) -> Entries | None:
 def rebuild(disk: Disk, segment: Path, entries: Entries) -> None:
     file = disk.open(path_of(segment), create=True)
     try:
-        file.truncate(0)
+        # Never cut: somebody may have it mapped. Entries past the last frame are not looked at.
         write(file, entries, at_entry=0)
     finally:
         file.close()

@@ -159,7 +159,7 @@ def _entry_of(disk: Disk, path: Path) -> SegmentEntry | None:
         return archive.entry_of(disk, path)
     file = disk.open(path)
     try:
-        header = segments.read_start(file.read_at(0, min(file.size(), 1 << 20)))
+        header = segments.read_start_of(file)
     except BrokenFrame:
         return None
     finally:

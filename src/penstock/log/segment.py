@@ -23,6 +23,7 @@ from penstock.log.settings import SYSTEM_FIELDS
 
 SUFFIX = ".arrows"
 _MAP_BYTES_MIN = 256 << 10
+_START_BYTES = 64 << 10  # enough for all but the widest schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,13 @@ def _place_of(name: str, schema: pa.Schema) -> int | None:
     return schema.names.index(name) if name in schema.names else None
 
 
+def read_start_of(file: File) -> SegmentHeader:
+    """The same, reading little more than needed. Raises BrokenFrame."""
+    data = file.read_at(0, min(file.size(), _START_BYTES))
+    needed = 8 + int.from_bytes(memoryview(data)[4:8], "little", signed=True)
+    return read_start(data if needed <= data.size else file.read_at(0, min(file.size(), needed)))
+
+
 class SegmentReader:
     """Bytes of one segment file for reading; grows with the file. Not thread-safe."""
 
@@ -104,7 +112,7 @@ class SegmentReader:
         self.name = path.name
         self._file: File = disk.open(path)
         self._mapped = pa.py_buffer(b"")
-        self.header = read_start(self._file.read_at(0, min(self._file.size(), 1 << 20)))
+        self.header = read_start_of(self._file)
         self.form = SegmentForm(self.header.schema)
 
     def bytes_at(self, position: int, limit: int) -> tuple[pa.Buffer, int]:
