@@ -35,7 +35,13 @@ from typing import Self
 
 
 class PenstockError(Exception):
-    """The root of the tree. `str(error)` is the message followed by its hint."""
+    """The root of the tree. `str(error)` is the message followed by its hint.
+
+    One that comes in the middle of an append over several partitions says so in its message, and
+    `stored_ranges` has the offsets of what is stored by then. (The atomic append stores all or nothing.)
+    """
+
+    stored_ranges: Mapping[int, tuple[int, int]] = {}
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -45,22 +51,12 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
 
-
-class _Midway(PenstockError):
-    """May come in the middle of an append over several partitions, or of one in several pieces.
-
-    `stored` has the offsets of what is stored by then, and the message says so. The atomic append
-    stores all or nothing.
-    """
-
-    stored: Mapping[int, tuple[int, int]] = {}
-
     def after_storing(self, stored: Mapping[int, tuple[int, int]]) -> Self:
         """The same error, telling what was stored before it."""
-        if stored and not self.stored:
+        if stored and not self.stored_ranges:
             listed = ", ".join(map(str, stored))
             self.message += f" Before that, a part of this append was stored in partition {listed}."
-        self.stored = {**self.stored, **stored}
+        self.stored_ranges = {**self.stored_ranges, **stored}
         return self
 
 
@@ -164,7 +160,7 @@ class RecordsLost(OffsetOutOfRange):
         self.hint = 'go on with on_lost="earliest" or on_lost="latest", or raise the topic\'s retention'
 
 
-class Contended(_Midway):
+class Contended(PenstockError):
     """Somebody else has it at the moment. Nothing was changed, unless it says so; try again."""
 
 
@@ -208,7 +204,7 @@ class Fenced(PenstockError):
         )
 
 
-class StorageError(_Midway):
+class StorageError(PenstockError):
     """The disk refused. Nothing was acknowledged."""
 
 
@@ -216,7 +212,7 @@ class DiskFull(StorageError):
     def __init__(self, path: object) -> None:
         self.path = path
         super().__init__(
-            f"no space left to write {path}; nothing was stored.",
+            f"no space left to write {path}.",
             hint="free space or shorten retention; reading goes on, writing resumes when there is room",
         )
 

@@ -210,7 +210,7 @@ def check(attempt: Attempt) -> None:
     assert error is None or isinstance(error, StorageError), f"{error!r}"
     found = contents_of(attempt.reader)  # a reader that was there before goes on
     happened = error is None
-    told = error.stored if isinstance(error, StorageError) else {}
+    told = error.stored_ranges if isinstance(error, StorageError) else {}
     stored = attempt.stored(found)
     if happened:
         assert stored == deed.ids
