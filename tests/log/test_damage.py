@@ -63,11 +63,12 @@ class Place:
     folder: Path
     settings: TopicSettings
     clock: ManualClock
+    chosen: Path | None = None
 
     @property
     def path(self) -> Path:
-        """The segment being appended to."""
-        return max(self.folder.glob("*.arrows"))
+        """The segment being appended to, or another one that was chosen."""
+        return self.chosen or max(self.folder.glob("*.arrows"))
 
     def opened(self, disk: RealDisk | None = None) -> Partition:
         return Partition(
@@ -133,6 +134,17 @@ def place(tmp_path: Path) -> Place:
             clock.advance(1)
             topic.append(rows(n * ROWS, ROWS))
         return Place(tmp_path / "home" / "topics" / "t" / "0", log.port.settings("t"), clock)
+
+
+@pytest.fixture
+def sealed(place: Place) -> Place:
+    """The same records in a segment that is appended to no more."""
+    partition = place.opened()
+    path = place.path
+    with partition.locked() as head:
+        partition.roll(head, place.settings)
+    partition.close()
+    return Place(place.folder, place.settings, place.clock, path)
 
 
 class Flips:
@@ -230,7 +242,11 @@ def test_every_flipped_bit_of_a_segment_is_noticed() -> None:
                 reads(bytes(flipped))
 
 
-def test_a_flipped_bit_is_named_and_everything_around_it_is_served(place: Place) -> None:
+@pytest.mark.parametrize("which", ["place", "sealed"])
+def test_a_flipped_bit_is_named_and_everything_around_it_is_served(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    place: Place = request.getfixturevalue(which)
     frames = place.frames()
     bounds = [located.position for located in frames] + [place.path.stat().st_size]
     partition = place.opened()
@@ -241,8 +257,9 @@ def test_a_flipped_bit_is_named_and_everything_around_it_is_served(place: Place)
         assert served == RECORDS[: max(hit, 0) * ROWS]
         assert damage.first == len(served)
         if hit < 0:
-            with pytest.raises(Damaged):
-                append_one(place.opened(), place.settings, 999)
+            if which == "place":
+                with pytest.raises(Damaged):
+                    append_one(place.opened(), place.settings, 999)
             continue
         assert damage.last == damage.first + ROWS - 1
         past = damage.last + 1
@@ -278,7 +295,9 @@ def every_answer(place: Place, partition: Partition) -> list[object]:
     return found + [list(read_from(partition, place.settings, n)) for n in range(len(RECORDS) + 1)]
 
 
-def test_a_flipped_bit_in_an_index_changes_nothing(place: Place) -> None:
+@pytest.mark.parametrize("which", ["place", "sealed"])
+def test_a_flipped_bit_in_an_index_changes_nothing(which: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(which)
     partition = place.opened()
     right = every_answer(place, partition)
     path = index.path_of(place.path)

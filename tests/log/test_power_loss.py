@@ -9,6 +9,7 @@ not at all, with a position that agrees; and go on.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -505,6 +506,70 @@ def test_a_kill_after_every_operation(day: Day, seen: list[dict[Place, int]]) ->
 @pytest.mark.crash
 def test_a_kill_after_every_operation_and_then_power_loss(day: Day, seen: list[dict[Place, int]]) -> None:
     sweep(day, seen, range(len(day.disk.trace)), lambda at: day.disk.after_kill(at=at), killed=True)
+
+
+# ---- topics that come and go, and one that asks for less --------------------------------------------------
+
+
+def crashes(disk: CrashingDisk, moments: range) -> Iterator[tuple[str, CrashingDisk]]:
+    """Every crash in one piece of work."""
+    for at in moments:
+        yield f"kill after {disk.trace[at]}", disk.after_kill(at=at)
+        for mode in ("synced", "written", "torn"):
+            loss = disk.after_power_loss(at=at, mode=mode, memory="mixed", seed=at)
+            yield f"power loss ({mode}) after {disk.trace[at]}", loss
+
+
+def test_a_topic_can_be_made_anew_after_a_crash_at_any_moment_of_its_making_or_deletion(
+    tmp_path: Path,
+) -> None:
+    home, clock = tmp_path / "log", ManualClock()
+    home.mkdir()
+    disk = CrashingDisk(tmp_path)
+    with open_log(home, disk, clock) as log:
+        made = len(disk.trace)
+        topic = log.create_topic("t", "id BIGINT NOT NULL", partitions=2, key="id", segment_bytes=600)
+        created = len(disk.trace)
+        for id in range(8):
+            topic.append({"id": id})
+        deleting = len(disk.trace)
+        log.delete_topic("t")
+    deleted = range(deleting, len(disk.trace))
+    for told, left in itertools.chain(crashes(disk, range(made, created)), crashes(disk, deleted)):
+        after = open_log(home, left, clock)
+        if "t" in after.topics():
+            ids = sorted(id for records in contents_of(after).values() for id in records.values())
+            assert ids in ([], list(range(8))), told
+            continue
+        again = after.create_topic("t", "id BIGINT NOT NULL, name STRING")
+        assert again.append({"id": 100, "name": "new"}).offset == 0, told
+        later = open_log(home, left.after_power_loss(mode="torn", memory="mixed", seed=1), clock)
+        assert contents_of(later) == {("t", 0): {0: 100}}, told
+
+
+def test_with_durability_os_a_kill_loses_nothing_and_power_loss_only_the_latest(tmp_path: Path) -> None:
+    home, clock = tmp_path / "log", ManualClock()
+    home.mkdir()
+    disk, acks = CrashingDisk(tmp_path), []
+    with open_log(home, disk, clock) as log:
+        topic = log.create_topic("t", "id BIGINT NOT NULL", durability="os", segment_bytes=1_500)
+        first = len(disk.trace)
+        for id in range(12):
+            topic.append({"id": id})
+            acks.append(len(disk.trace))
+        log.producer("p").append({"t": {"id": 12}}, position=b"1")
+        synced = len(disk.trace)
+    for at in range(first, len(disk.trace)):
+        acknowledged = sum(end <= at + 1 for end in acks)
+        killed = list(contents_of(open_log(home, disk.after_kill(at=at), clock))["t", 0].values())
+        assert killed[:acknowledged] == list(range(acknowledged))
+        for mode, memory in SWEEPS:
+            left = disk.after_power_loss(at=at, mode=mode, memory=memory, seed=at)
+            after = open_log(home, left, clock)
+            ids = list(contents_of(after)["t", 0].values())
+            assert ids == list(range(len(ids))), "what is left has no holes"
+            assert len(ids) == 13 or at + 1 < synced, "an atomic append is durable there too"
+            assert after.topic("t").append({"id": 99}).offset == len(ids)
 
 
 # ---- the sweep can fail -----------------------------------------------------------------------------
