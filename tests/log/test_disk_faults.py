@@ -271,17 +271,42 @@ def short_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_REWRITE_BYTES", 100)
 
 
-@pytest.mark.usefixtures("short_ledger")
-@pytest.mark.parametrize("times", [1, 1_000], ids=["once", "until it is mended"])
-@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
-def test_a_fault_at_every_operation(home: Path, prepared: CrashingDisk, deed: Deed, times: int) -> None:
+def sweep(
+    home: Path, prepared: CrashingDisk, deed: Deed, *, times: int, every: int = 1, thorough: bool = False
+) -> None:
+    """Fail at every operation (or every n-th) of a deed, in every way, `times` times in a row."""
     for number, (kind, nth, how, told) in enumerate(faults_of(deed, home, prepared)):
-        attempt = Attempt(home, prepared.after_kill(), deed, [LOSSES[number % len(LOSSES)]])
+        if number % every:
+            continue
+        losses = LOSSES if thorough else [LOSSES[number // every % len(LOSSES)]]
+        attempt = Attempt(home, prepared.after_kill(), deed, losses)
         attempt.faulty.fail(kind, nth=nth, times=times, **how)
         try:
             check(attempt)
         except (AssertionError, PenstockError, OSError, KeyError) as error:
             raise AssertionError(f"{told}: {error!r}") from error
+
+
+@pytest.mark.usefixtures("short_ledger")
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+def test_a_fault_at_every_operation(home: Path, prepared: CrashingDisk, deed: Deed) -> None:
+    sweep(home, prepared, deed, times=1)
+
+
+@pytest.mark.usefixtures("short_ledger")
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+def test_a_disk_that_fails_until_it_is_mended(home: Path, prepared: CrashingDisk, deed: Deed) -> None:
+    sweep(home, prepared, deed, times=1_000, every=4)
+
+
+@pytest.mark.crash
+@pytest.mark.usefixtures("short_ledger")
+@pytest.mark.parametrize("times", [1, 2, 3, 1_000])
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+def test_a_fault_at_every_operation_and_every_power_loss_after_it(
+    home: Path, prepared: CrashingDisk, deed: Deed, times: int
+) -> None:
+    sweep(home, prepared, deed, times=times, thorough=True)
 
 
 # ---- syncs that fail ----------------------------------------------------------------------------------
