@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -162,17 +163,28 @@ class Membership(Backend):
         topic, group = numbers(log, partitions=2), fresh("mailer")
         topic.append(counted(0), partition=0)
         topic.append(counted(1), partition=1)
-        with member_of(topic, group) as first, member_of(topic, group, follow=False) as second:
+        with member_of(topic, group) as first:
             self.until(lambda: set(first.assignment()) == {0, 1})
-            done = threading.Event()
-            keeping = threading.Thread(
-                target=lambda: self.until(lambda: (first.assignment(), done.is_set())[1])
-            )
-            keeping.start()
-            share = [event["n"] for event in second]
+            with self._polled(first), member_of(topic, group, follow=False) as second:
+                share = [event["n"] for event in second]
+                assert share == list(second.assignment())
+
+    @contextmanager
+    def _polled(self, member: Consumer) -> Iterator[None]:
+        """Somebody else's loop, which keeps its lease and gives up what it is asked for."""
+        done = threading.Event()
+
+        def keep_polling() -> None:
+            while not done.wait(0.01):
+                member.assignment()
+
+        thread = threading.Thread(target=keep_polling)
+        thread.start()
+        try:
+            yield
+        finally:
             done.set()
-            keeping.join()
-            assert share == list(second.assignment())
+            thread.join()
 
     def test_added_partitions_are_read_after_what_their_keys_left_in_the_old_ones(self, log: Log) -> None:
         topic, group = numbers(log, key="n", partitions=2), fresh("mailer")
