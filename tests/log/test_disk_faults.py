@@ -309,6 +309,69 @@ def test_a_fault_at_every_operation_and_every_power_loss_after_it(
     sweep(home, prepared, deed, times=times, thorough=True)
 
 
+# ---- a process that dies, as seen by one that was there before ---------------------------------------
+
+
+class Killed(BaseException):
+    """The process ends: locks are let go, no handler of errors runs."""
+
+
+class KillingDisk(FaultyDisk):
+    """Kills its user before or after one operation."""
+
+    at, when = -1, "before"
+
+    @contextlib.contextmanager
+    def doing(self, kind: Kind, path: Path) -> Iterator[Any]:
+        self.operations.append((kind, path))
+        now = len(self.operations) == self.at + 1
+        if now and self.when == "before":
+            raise Killed
+        yield None
+        if now:
+            raise Killed
+
+
+@pytest.mark.usefixtures("short_ledger")
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
+def test_others_go_on_when_a_process_dies_at_any_operation(
+    home: Path, prepared: CrashingDisk, deed: Deed
+) -> None:
+    """They have files open, settings read and heads mapped, and must not trust any of it too much."""
+    for at, when in ((at, when) for at in range(1_000) for when in ("before", "after")):
+        attempt = Attempt(home, prepared.after_kill(), deed)
+        killing = KillingDisk(attempt.disk)
+        log = open_log(home, killing)
+        producer = log.producer("p")
+        witness = attempt.reader.producer("q")
+        killing.at, killing.when = len(killing.operations) + at, when
+        try:
+            deed.do(log, producer)
+            break  # there are no more operations
+        except Killed:
+            told = f"{when} {killing.operations[-1][0]} {killing.operations[-1][1].relative_to(home)}"
+        try:
+            go_on_after_kill(attempt, witness)
+        except (AssertionError, PenstockError, OSError, KeyError) as error:
+            raise AssertionError(f"killed {told}: {error!r}") from error
+    assert 5 < at < 999
+
+
+def go_on_after_kill(attempt: Attempt, witness: AtomicProducer) -> None:
+    deed, reader = attempt.deed, attempt.reader
+    if deed.position:
+        happened = position_of(reader) == deed.position
+        expected = deed.ids if happened else {topic: [] for topic in deed.ids}
+        assert attempt.stored(contents_of(reader)) == expected, "whole or not at all"
+    found = contents_of(reader)
+    for place, ids in attempt.before.items():
+        assert place[0] == "state" or [id for id in found[place] if id in ids] == ids
+    assert not witness.append({"orders": rows(810, 1), "small": rows(811, 1)}, position=b"w").duplicate
+    for topic in ("events", "state", "small"):
+        reader.topic(topic).append(rows(800, 1))
+    survives(attempt, contents_of(reader))
+
+
 # ---- syncs that fail ----------------------------------------------------------------------------------
 
 

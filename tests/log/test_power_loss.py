@@ -457,7 +457,8 @@ def sweep(
 ) -> None:
     """Check each crash; after every n-th also lose power again, go on, and lose power once more."""
     for number, at in enumerate(moments):
-        thorough = number % thorough_every == 0
+        # A kill right after a rename: others see the new name before it is durable.
+        thorough = number % thorough_every == 0 or (killed and day.disk.trace[at].kind == "rename")
         crash_and_check(day, seen, at, crash(at), seed=at, thorough=thorough, killed=killed)
 
 

@@ -135,17 +135,17 @@ def replace(disk: Disk, path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def storage_errors(path: Path, *, reading: bool = False, syncing: bool = False) -> Iterator[None]:
-    """Turn what the system says into our errors; FileNotFoundError stays what it is when reading."""
+    """Turn what the system says into our errors, except a file that is not there or a folder not ours."""
     try:
         yield
     except OSError as error:
-        if reading and isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError if reading else PermissionError if syncing else ()):
             raise
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        if syncing:  # also when it is for lack of space: what was written before is lost then
+            raise SyncFailed(path, reason) from error
         if error.errno in _NO_SPACE:
             raise DiskFull(path) from error
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        if syncing:
-            raise SyncFailed(path, reason) from error
         hint = _HINTS.get(error.errno or 0, "check the disk")
         done = "read" if reading else "written"
         raise StorageError(f"{path} could not be {done} ({reason}).", hint=hint) from error
@@ -275,15 +275,15 @@ class RealLock(Forking):
 
 class RealShared:
     def __init__(self, path: Path, size_bytes: int) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if os.fstat(fd).st_size < size_bytes:
-                # Reserve the blocks now: a page of a sparse file that meets a full disk kills the process.
-                with storage_errors(path):
+        with storage_errors(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                if os.fstat(fd).st_size < size_bytes:
+                    # Reserve the blocks: a page of a sparse file that meets a full disk kills the process.
                     os.posix_fallocate(fd, 0, size_bytes)
-            self._map = mmap.mmap(fd, size_bytes)
-        finally:
-            os.close(fd)
+                self._map = mmap.mmap(fd, size_bytes)
+            finally:
+                os.close(fd)
         self.view = memoryview(self._map)
         self._address = signal.address_of(self._map)
 
@@ -341,7 +341,8 @@ class RealDisk:
             old.replace(new)
 
     def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        with storage_errors(path):
+            path.unlink(missing_ok=True)
 
     def remove_folder(self, path: Path) -> None:
         for name in self.names(path):
@@ -353,9 +354,9 @@ class RealDisk:
         path.rmdir()
 
     def sync_folder(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            with storage_errors(path, syncing=True):
+        with storage_errors(path, syncing=True):
+            fd = os.open(path, os.O_RDONLY)
+            try:
                 os.fsync(fd)
-        finally:
-            os.close(fd)
+            finally:
+                os.close(fd)

@@ -59,7 +59,7 @@ _READERS_KEPT = 64
 class EmbeddedLog(Forking):
     """Thread-safe; any number of processes may open the same home."""
 
-    capabilities = frozenset({"durable-ack", "archive", "compaction", "retention"})
+    capabilities = frozenset({"durable-ack", "ordered-growth", "archive", "compaction", "retention"})
 
     def __init__(self, home: Path, *, disk: Disk | None = None, clock: Clock | None = None) -> None:
         self.home = Path(home)
@@ -237,6 +237,9 @@ class EmbeddedLog(Forking):
         settings.check_name("producer", producer)
         self.ledger.new_epoch(producer)
         return self.producer_position(producer)
+
+    def close_producer(self, producer: str) -> None:
+        pass  # an open producer is a record in the ledger, nothing more
 
     def producer_position(self, producer: str) -> ProducerPosition:
         state = self.ledger.state(producer)

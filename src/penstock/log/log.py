@@ -131,6 +131,18 @@ class AtomicProducer:
         """The position of the last stored append; None before the first."""
         return self._port.producer_position(self.id).position
 
+    def close(self) -> None:
+        """Done with it; the position stays."""
+        self._port.close_producer(self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     @property
     def next_sequence(self) -> int:
         return self._sequence + 1

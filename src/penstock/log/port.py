@@ -5,7 +5,9 @@ The port promises only what all backends keep:
 - Offsets grow within a partition, but may have gaps (compaction, transaction markers).
 - The end of a partition may move between two calls, and may lie past the last record.
 - A returned append survives what the backend says it survives (`durability`).
-- An atomic append is seen whole or not at all; it may fail, and then nothing of it is seen.
+- An atomic append becomes visible whole in each partition or not at all, in several partitions
+  possibly at different moments, and possibly after the call returned, as a plain append may:
+  `wait` for its position is how to read one's own writes.
 
 Anything more is a capability that a program can ask for.
 """
@@ -142,7 +144,11 @@ class LogPort(Protocol):
         """Raises TopicExists."""
 
     def alter_topic(self, name: str, settings: TopicSettings) -> TopicSettings:
-        """Replace the settings by compatible ones; waits for appends under way."""
+        """Replace the settings by compatible ones.
+
+        With the capability `ordered-growth` it waits for appends under way, so that no record goes
+        to the old partition of a key that has moved; elsewhere writers must be at rest for that.
+        """
 
     def delete_topic(self, name: str) -> None: ...
 
@@ -158,7 +164,13 @@ class LogPort(Protocol):
         """
 
     def open_producer(self, producer: str) -> ProducerPosition:
-        """Take over a producer id. Older instances of it are fenced from now on."""
+        """Take over a producer id. Older instances of it are fenced from now on.
+
+        Only through this port can then be appended for it, until `close_producer`.
+        """
+
+    def close_producer(self, producer: str) -> None:
+        """Free what is kept for an open producer; its position stays stored."""
 
     def producer_position(self, producer: str) -> ProducerPosition:
         """What is stored of it, also after any crash, retention or compaction."""

@@ -126,6 +126,8 @@ class Producer(Forking):
                 self._closed = True
                 self._changed.notify_all()
             self._thread.join()
+            if self._atomic is not None:
+                self._atomic.close()
 
     def __enter__(self) -> Self:
         return self
