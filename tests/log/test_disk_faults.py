@@ -327,34 +327,38 @@ class KillingDisk(FaultyDisk):
         now = len(self.operations) == self.at + 1
         if now and self.when == "before":
             raise Killed
-        yield None
-        if now:
-            raise Killed
+        try:
+            yield None
+        finally:
+            if now:
+                raise Killed
 
 
 @pytest.mark.usefixtures("short_ledger")
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.crash)])
 @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.name)
 def test_others_go_on_when_a_process_dies_at_any_operation(
-    home: Path, prepared: CrashingDisk, deed: Deed
+    home: Path, prepared: CrashingDisk, deed: Deed, every: int
 ) -> None:
     """They have files open, settings read and heads mapped, and must not trust any of it too much."""
-    for at, when in ((at, when) for at in range(1_000) for when in ("before", "after")):
-        attempt = Attempt(home, prepared.after_kill(), deed)
+    for number in range(0, 2_000, every):
+        attempt = Attempt(home, prepared.after_kill(), deed, [LOSSES[number // every % 3]])
         killing = KillingDisk(attempt.disk)
         log = open_log(home, killing)
         producer = log.producer("p")
         witness = attempt.reader.producer("q")
-        killing.at, killing.when = len(killing.operations) + at, when
+        killing.at = len(killing.operations) + number // 2
+        killing.when = "before" if number // every % 2 else "after"
         try:
             deed.do(log, producer)
             break  # there are no more operations
         except Killed:
-            told = f"{when} {killing.operations[-1][0]} {killing.operations[-1][1].relative_to(home)}"
+            kind, path = killing.operations[-1]
         try:
             go_on_after_kill(attempt, witness)
         except (AssertionError, PenstockError, OSError, KeyError) as error:
-            raise AssertionError(f"killed {told}: {error!r}") from error
-    assert 5 < at < 999
+            raise AssertionError(f"{killing.when} {kind} {path.relative_to(home)}: {error!r}") from error
+    assert 10 < number < 1_900
 
 
 def go_on_after_kill(attempt: Attempt, witness: AtomicProducer) -> None:
