@@ -143,7 +143,9 @@ class OffsetOutOfRange(PenstockError):
         holds = f"holds {start} to {end - 1}" if end > start else f"is empty and starts at {start}"
         super().__init__(
             f'offset {offset} is outside topic "{topic}" partition {partition}, which {holds}.',
-            hint=f"resume from {start} (--from earliest), or raise the topic's retention",
+            hint=f"begin at {start} (earliest), or raise the topic's retention"
+            if offset < start
+            else f"begin at {end} (latest) and wait for more",
         )
 
 

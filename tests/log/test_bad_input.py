@@ -240,6 +240,13 @@ def test_a_consumer_option_that_does_not_exist_is_refused(topic: ps.Topic, optio
         topic.consume(group="g", **option)
 
 
+@pytest.mark.parametrize("position", ["7", 7])
+def test_a_position_that_is_no_bytes_is_refused(log: ps.Log, topic: ps.Topic, position: Any) -> None:
+    with pytest.raises(ps.BadOption, match="encode"):
+        log.producer("p").append({topic: [GOOD]}, position=position)
+    assert stored(topic) == [1]
+
+
 @pytest.mark.parametrize("option", [{"overflow": "burst"}, {"batch_rows": 0}, {"linger": "a while"}])
 def test_a_producer_option_that_does_not_exist_is_refused(topic: ps.Topic, option: Any) -> None:
     with pytest.raises(ps.BadOption):

@@ -485,6 +485,16 @@ def test_records_synced_before_another_writers_sync_failed_are_safe(pair: Pair) 
     assert pair.after_power_loss() == [10, 11, 900, 901]
 
 
+def test_records_that_others_can_see_are_not_therefore_synced(pair: Pair) -> None:
+    """The topic is altered to durability="os" between an append and the wait for its sync."""
+    finish = pair.write(pair.unlucky, 900)
+    pair.other.alter_topic("events", durability="os")
+    pair.other.topic("events").append(rows(901, 1))
+    assert contents_of(pair.other)["events", 0] == [10, 11, 900, 901]
+    finish()
+    assert 900 in pair.after_power_loss()
+
+
 def test_a_roll_whose_sync_fails_acknowledges_nothing_of_other_writers(pair: Pair) -> None:
     second = pair.write(pair.other, 901)
     pair.faulty.fail("sync", where=is_segment)

@@ -674,3 +674,29 @@ def test_a_wait_for_a_member_is_over_when_the_process_is_gone(tmp_path: Path) ->
     dying._alive.release()  # type: ignore[attr-defined]
     assert wait_until(lambda: 0 in waiting.poll().partitions, timeout_s=5) < 1
     store.close()
+
+
+# ---- loops that were left ---------------------------------------------------------------------------
+
+
+def test_a_loop_left_by_break_does_not_keep_the_partitions(log: ps.Log) -> None:
+    topic = log.create_topic("left", "n BIGINT", partitions=2)
+    topic.append([{"n": n} for n in range(4_000)])
+    for _ in topic.consume(group="g", follow=False):
+        break
+    assert sum(1 for _ in topic.consume(group="g", follow=False)) == 4_000
+
+
+def test_a_loop_left_by_an_exception_does_not_keep_the_partitions(log: ps.Log) -> None:
+    topic = log.create_topic("left", "n BIGINT", partitions=2)
+    topic.append([{"n": n} for n in range(10)])
+
+    def fail(event: ps.Event) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        for event in topic.consume(group="g", follow=False):
+            fail(event)
+    with pytest.raises(ZeroDivisionError):
+        topic.consume(group="g", follow=False).process(fail, parallel=2)
+    assert sum(1 for _ in topic.consume(group="g", follow=False)) == 10

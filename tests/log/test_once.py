@@ -252,6 +252,20 @@ def test_groups_and_partitions_have_progress_of_their_own(log: ps.Log, connect: 
     assert effects(connect()) == [1, 1, 2, 2]
 
 
+def test_a_topic_created_again_takes_effect_again(log: ps.Log, connect: Connect) -> None:
+    connection = connect()
+    for life in range(2):
+        topic = log.create_topic("again", "id BIGINT, total BIGINT")
+        topic.append([{"id": 10 * life + n, "total": 1} for n in range(3)])
+        with topic.consume(group="g", delivery="exactly_once", follow=False) as consumer:
+            for event in consumer:
+                with ps.once(connection, event) as first:
+                    assert first
+                    apply(connection, event)
+        log.delete_topic("again")
+    assert effects(connect()) == [0, 1, 2, 10, 11, 12]
+
+
 def test_a_transaction_under_way_is_refused(topic: ps.Topic, connect: Connect) -> None:
     connection = connect()
     event = next(iter(topic.events()))

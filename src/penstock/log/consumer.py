@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
@@ -146,7 +147,13 @@ class Consumer:
         reading.fetched = int(chunk.column(1)[-1].as_py()) + 1
         if self.delivery == "at_most_once" and self._commit({self._ready_from: reading.fetched}):
             return True  # it went to somebody else, who reads on
-        self._ready = events_of(self.topic.name, chunk, record_type=self._record_type, group=self.group)
+        self._ready = events_of(
+            self.topic.name,
+            chunk,
+            record_type=self._record_type,
+            group=self.group,
+            topic_id=self.topic.settings.id,
+        )
         return True
 
     def _read_one(self, partition: int, reading: _Reading) -> pa.RecordBatch | None:
@@ -340,6 +347,11 @@ class Consumer:
         self._member = None
         self._readings.clear()
         self._turn.clear()
+
+    def __del__(self) -> None:
+        # A loop that was left by `break` or an exception: others must not wait for the lease to run out.
+        with contextlib.suppress(Exception):
+            self.close(commit=False)
 
     def __enter__(self) -> Self:
         return self

@@ -116,6 +116,7 @@ class EmbeddedLog(Forking):
 
     def create_topic(self, wanted: TopicSettings) -> TopicSettings:
         folder = self.home / "topics" / wanted.name
+        wanted = replace(wanted, id=uuid.uuid4().hex)
         with self._changing_topics():
             if self.disk.exists(folder / settings.NAME):
                 raise TopicExists(wanted.name)
@@ -397,4 +398,4 @@ def _altered(
             )
         ends = tuple(head.next_offset for _, head in heads)
         grown = (*grown, PartitionsAdded(current.partitions, wanted.partitions, ends, now_us))
-    return replace(wanted, schema=schema, grown=grown, version=current.version + 1)
+    return replace(wanted, id=current.id, schema=schema, grown=grown, version=current.version + 1)

@@ -23,7 +23,7 @@ class Event:
     compacted topic (then only the key columns are filled).
     """
 
-    __slots__ = ("deleted", "group", "offset", "partition", "time_us", "topic", "value")
+    __slots__ = ("deleted", "group", "offset", "partition", "time_us", "topic", "topic_id", "value")
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Event:
         value: Any,
         deleted: bool = False,
         group: str = "",
+        topic_id: str = "",
     ) -> None:
         self.topic, self.partition, self.offset, self.time_us = topic, partition, offset, time_us
-        self.value, self.deleted, self.group = value, deleted, group
+        self.value, self.deleted, self.group, self.topic_id = value, deleted, group, topic_id
 
     @property
     def timestamp(self) -> datetime:
@@ -53,7 +54,12 @@ class Event:
 
 
 def events_of(
-    topic: str, batch: pa.RecordBatch, *, record_type: type | None = None, group: str = ""
+    topic: str,
+    batch: pa.RecordBatch,
+    *,
+    record_type: type | None = None,
+    group: str = "",
+    topic_id: str = "",
 ) -> Iterator[Event]:
     """The records of a batch in the port's read form."""
     # By the batch alone: the topic may have been altered since it was read.
@@ -69,7 +75,7 @@ def events_of(
         deleted,
         strict=True,
     )
-    return (Event(topic, *place, group) for place in places)
+    return (Event(topic, *place, group, topic_id) for place in places)
 
 
 def _instances(record_type: type, user: pa.RecordBatch, deleted: list[bool]) -> list[Any]:

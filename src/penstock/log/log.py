@@ -80,6 +80,9 @@ class Log:
     def alter_topic(self, name: str, *, schema: Declared = None, **changes: Any) -> Topic:
         """Change a topic: a wider schema, more partitions, retention and the other limits."""
         current = self.port.settings(name)
+        if "retention" in changes:
+            kept = changes.pop("retention")
+            changes["retention_ms"] = None if kept is None else duration_ms(kept)
         _check_options(changes)
         declared = RecordSchema.of(schema) if schema is not None else current.schema
         return Topic(self.port, self.port.alter_topic(name, replace(current, schema=declared, **changes)))
@@ -164,6 +167,10 @@ class AtomicProducer:
                 f'producer "{self.id}" belongs to the process that this one was forked from.',
                 hint="open it again after the fork; the older instance is fenced then",
             )
+        if not isinstance(position, bytes | None):
+            raise BadOption(
+                f"position {position!r} is no bytes.", hint="encode it, as str(position).encode()"
+            )
         number = self.next_sequence if sequence is None else sequence
         topics = {_topic(self._port, name): data for name, data in records.items()}
         while True:
@@ -189,7 +196,9 @@ def _parts(topic: Topic, records: Any) -> Parts:
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
-    unknown = set(given) - (set(TopicSettings.__dataclass_fields__) - {"name", "schema", "version", "grown"})
+    unknown = set(given) - (
+        set(TopicSettings.__dataclass_fields__) - {"name", "schema", "version", "grown", "id"}
+    )
     if unknown:
         raise BadOption(
             f"a topic has no {', '.join(sorted(unknown))}.", hint="see: penstock topic create --help"

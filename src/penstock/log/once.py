@@ -12,8 +12,10 @@ from penstock.log.event import Event
 TABLE = "penstock_progress"
 
 _CREATE = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
-    consumer_group TEXT NOT NULL, topic TEXT NOT NULL, part INTEGER NOT NULL, next_offset BIGINT NOT NULL,
-    PRIMARY KEY (consumer_group, topic, part))"""
+    consumer_group TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL, part INTEGER NOT NULL,
+    next_offset BIGINT NOT NULL, PRIMARY KEY (consumer_group, topic, topic_id, part))"""
+
+_Place = tuple[str, str, str, int]
 
 
 @contextmanager
@@ -22,7 +24,8 @@ def once(connection: Any, event: Event) -> Iterator[bool]:
 
     Yields True the first time. When the event was processed before (redelivered after a
     crash, or by a member that has lost its partition) it yields False, and whatever the
-    body did on `connection` is rolled back.
+    body did on `connection` is rolled back. So a replay (`seek`, `group reset`) repeats no effect
+    either: to run effects again, use another group.
 
         for event in topic.consume(group="mailer", delivery="exactly_once"):
             with ps.once(connection, event) as first:
@@ -33,7 +36,8 @@ def once(connection: Any, event: Event) -> Iterator[bool]:
     """
     dialect = _dialect_of(connection)
     group = event.group or "(no group)"
-    place = (group, event.topic, event.partition)
+    # A topic that was deleted and created again begins anew, and so does its progress.
+    place = (group, event.topic, event.topic_id, event.partition)
     dialect.begin(connection)
     try:
         done = dialect.next_offset(connection, place)
@@ -59,15 +63,16 @@ class _Sqlite:
             connection.commit()
         connection.execute("BEGIN IMMEDIATE")
 
-    def next_offset(self, connection: Any, place: tuple[str, str, int]) -> int:
+    def next_offset(self, connection: Any, place: _Place) -> int:
         found = connection.execute(
-            f"SELECT next_offset FROM {TABLE} WHERE consumer_group=? AND topic=? AND part=?", place
+            f"SELECT next_offset FROM {TABLE} WHERE consumer_group=? AND topic=? AND topic_id=? AND part=?",
+            place,
         ).fetchone()
         return found[0] if found else 0
 
-    def store(self, connection: Any, place: tuple[str, str, int], offset: int) -> None:
+    def store(self, connection: Any, place: _Place, offset: int) -> None:
         connection.execute(
-            f"INSERT INTO {TABLE} VALUES (?, ?, ?, ?) ON CONFLICT (consumer_group, topic, part) "
+            f"INSERT INTO {TABLE} VALUES (?, ?, ?, ?, ?) ON CONFLICT (consumer_group, topic, topic_id, part) "
             "DO UPDATE SET next_offset = excluded.next_offset",
             (*place, offset),
         )
@@ -91,21 +96,22 @@ class _Postgres:
                 cursor.execute(_CREATE)
                 connection.commit()
 
-    def next_offset(self, connection: Any, place: tuple[str, str, int]) -> int:
+    def next_offset(self, connection: Any, place: _Place) -> int:
         with connection.cursor() as cursor:
             # The row must exist to be locked, so that a second instance waits here instead of doing it twice.
-            cursor.execute(f"INSERT INTO {TABLE} VALUES (%s, %s, %s, 0) ON CONFLICT DO NOTHING", place)
+            cursor.execute(f"INSERT INTO {TABLE} VALUES (%s, %s, %s, %s, 0) ON CONFLICT DO NOTHING", place)
             cursor.execute(
                 f"SELECT next_offset FROM {TABLE} "
-                "WHERE consumer_group=%s AND topic=%s AND part=%s FOR UPDATE",
+                "WHERE consumer_group=%s AND topic=%s AND topic_id=%s AND part=%s FOR UPDATE",
                 place,
             )
             return int(cursor.fetchone()[0])
 
-    def store(self, connection: Any, place: tuple[str, str, int], offset: int) -> None:
+    def store(self, connection: Any, place: _Place, offset: int) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
-                f"UPDATE {TABLE} SET next_offset=%s WHERE consumer_group=%s AND topic=%s AND part=%s",
+                f"UPDATE {TABLE} SET next_offset=%s "
+                "WHERE consumer_group=%s AND topic=%s AND topic_id=%s AND part=%s",
                 (offset, *place),
             )
 

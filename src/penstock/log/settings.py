@@ -63,6 +63,7 @@ class TopicSettings:
     durability: Durability = "fsync"
     archive: bool = False
     version: int = 1
+    id: str = ""  # given when it is created: another topic of the same name has another one
     grown: tuple[PartitionsAdded, ...] = ()
 
     def __post_init__(self) -> None:

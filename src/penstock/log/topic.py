@@ -236,7 +236,7 @@ class Topic:
     ) -> Iterator[Event]:
         """The same, record by record."""
         for batch in self.read(partition=partition, start=start, end=end):
-            yield from events_of(self.name, batch, record_type=self._record_type)
+            yield from events_of(self.name, batch, record_type=self._record_type, topic_id=self._settings.id)
 
     def rows(
         self, *, partition: int | None = None, start: Start = "earliest", end: Start = "latest"
