@@ -421,6 +421,20 @@ def test_a_group_reads_every_key_in_order_across_growth_to_a_multiple(
     assert seen == {k: list(range(40)) for k in range(12)}
 
 
+def test_a_group_with_parallel_handlers_reads_every_key_in_order_across_growth(log: ps.Log) -> None:
+    topic = grow(log, 2, 4)
+    seen: dict[int, list[int]] = defaultdict(list)
+    counting = threading.Lock()
+
+    def handle(event: Event) -> None:
+        with counting:
+            seen[event["k"]].append(event["v"])
+
+    with topic.consume(group="g", follow=False) as consumer:
+        assert consumer.process(handle, parallel=3) == 12 * 40
+    assert seen == {k: list(range(40)) for k in range(12)}
+
+
 def test_several_members_read_every_key_in_order_across_growth_to_a_multiple(log: ps.Log) -> None:
     topic = grow(log, 2, 4)
     seen: dict[int, list[int]] = defaultdict(list)
@@ -695,8 +709,8 @@ def test_a_loop_left_by_an_exception_does_not_keep_the_partitions(log: ps.Log) -
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        for event in topic.consume(group="g", follow=False):
+        for event in topic.consume(group="g", follow=False, lease="1 hour"):
             fail(event)
     with pytest.raises(ZeroDivisionError):
-        topic.consume(group="g", follow=False).process(fail, parallel=2)
+        topic.consume(group="g", follow=False, lease="1 hour").process(fail, parallel=2)
     assert sum(1 for _ in topic.consume(group="g", follow=False)) == 10

@@ -23,7 +23,7 @@ class SlowLog(EmbeddedLog):
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
-        self.fault: ps.PenstockError | None = None
+        self.fault: Exception | None = None
         self.appends: list[int] = []
 
     def append(self, wanted: Any, parts: Any) -> Any:
@@ -175,6 +175,70 @@ def test_leaving_the_block_raises_when_something_could_not_be_stored(
     with pytest.raises(ps.DiskFull), topic.producer(linger=0) as producer:
         producer.send(record(1))
     assert ids(topic) == []
+
+
+def test_what_nobody_expected_is_raised_by_flush_and_does_not_hang_it(topic: ps.Topic, port: SlowLog) -> None:
+    """The thread that appends must not die of it in silence."""
+    producer = topic.producer(linger=0)
+    port.fault = MemoryError("no room")
+    producer.send(record(1))
+    with pytest.raises(MemoryError):
+        producer.flush()
+    port.fault = None
+    producer.close()
+    assert ids(topic) == [1]
+
+
+def test_a_bad_record_is_reported_once_even_if_its_batch_has_to_be_tried_again(
+    topic: ps.Topic, port: SlowLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.producer._RETRY_FOR_S", 0.05)
+    port.fault = ps.DiskFull("disk")
+    producer = topic.producer(linger="10 seconds")
+    for number in range(4):
+        producer.send(record(number) if number != 2 else {"id": "two"})
+    with pytest.raises(ps.DiskFull):
+        producer.flush()
+    port.fault = None
+    with pytest.raises(ps.BadRecord, match="two"):
+        producer.flush()
+    producer.close()
+    assert ids(topic) == [0, 1, 3]
+
+
+def test_an_append_that_failed_in_doubt_but_was_stored_takes_no_later_record_with_it(
+    topic: ps.Topic, port: SlowLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sequence is stored, so whatever is sent under it again passes for a repetition."""
+    monkeypatch.setattr("penstock.log.producer._RETRY_FOR_S", 0.05)
+    append = port.append_atomically
+    producer = topic.producer(id="p", linger="10 seconds")
+
+    def stored_but_failing(*args: Any) -> Any:
+        append(*args)
+        raise ps.LockTimeout("the ledger", waited_s=0.1)
+
+    monkeypatch.setattr(port, "append_atomically", stored_but_failing)
+    producer.send(record(0), position=b"0")
+    with pytest.raises(ps.LockTimeout):
+        producer.flush()
+    monkeypatch.setattr(port, "append_atomically", append)
+    for number in (1, 2):
+        producer.send(record(number), position=b"%d" % number)
+    producer.close()
+    assert ids(topic) == [0, 1, 2]
+    assert port.producer_position("p").position == b"2"
+
+
+def test_an_empty_key_of_a_compacted_topic_takes_no_other_record_with_it(port: SlowLog) -> None:
+    topic = Log(port).create_topic("c", "id BIGINT, text STRING", key="id", cleanup="compact")
+    producer = topic.producer(linger="10 seconds")
+    for number in (0, None, 2):
+        producer.send({"id": number, "text": "x"})
+    with pytest.raises(ps.BadRecord, match="key"):
+        producer.flush()
+    producer.close()
+    assert ids(topic) == [0, 2]
 
 
 def test_a_closed_producer_takes_nothing_more(topic: ps.Topic) -> None:

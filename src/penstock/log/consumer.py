@@ -178,14 +178,16 @@ class Consumer:
     def _wait(self) -> bool:
         """Sleep until there may be more; False when the loop should end."""
         if not self._follow and (self._readings or self.waiting):
-            return self._more_to_read()
+            return self.more_to_read()
         ends = {partition: reading.fetched for partition, reading in self._readings.items()}
         pause_s = max(min(self._next_poll, self._next_commit) - time.monotonic(), 0.001)
         self._port.wait(self.topic.name, ends, pause_s)
         return True
 
-    def _more_to_read(self) -> bool:
+    def more_to_read(self) -> bool:
         """Whether this progress opens partitions that had to wait for it (a topic that grew)."""
+        if self._member is None:
+            return False
         before = set(self._readings)
         self._commit_done()
         self._poll()

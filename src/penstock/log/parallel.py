@@ -61,6 +61,8 @@ class _Workers:
         self._handler, self._progress = handler, progress
         self.failure: BaseException | None = None
         self.processed = 0
+        self._given = 0
+        self._finished = threading.Event()
         self._counting = threading.Lock()
         self._queues: list[queue.Queue[Event | None]] = [
             queue.Queue(_QUEUED_PER_WORKER) for _ in range(count)
@@ -75,6 +77,14 @@ class _Workers:
     def give(self, worker: int, event: Event, meanwhile: Callable[[], None]) -> None:
         """Blocks while that worker's queue is full, but keeps the lease."""
         self._put(worker, event, meanwhile)
+        self._given += 1
+
+    def drain(self, meanwhile: Callable[[], None]) -> None:
+        """Wait until everything given is processed, or something failed; keeps the lease."""
+        while self.failure is None and self.processed < self._given:
+            self._finished.wait(_PAUSE_S)
+            self._finished.clear()
+            meanwhile()
 
     def stop(self, meanwhile: Callable[[], None]) -> None:
         """Let the workers finish what is queued, or drop it after a failure; keeps the lease."""
@@ -100,10 +110,12 @@ class _Workers:
                 self._handler(event)
             except BaseException as error:
                 self.failure = error
+                self._finished.set()
                 continue
             self._progress.finish(event)
             with self._counting:
                 self.processed += 1
+            self._finished.set()
 
 
 def process(consumer: Consumer, handler: Callable[[Event], Any], parallel: int) -> int:
@@ -124,19 +136,27 @@ def process(consumer: Consumer, handler: Callable[[Event], Any], parallel: int) 
 
     consumer.track_outside(note_progress)
     try:
-        for event in consumer:
-            progress.begin(event)
-            workers.give(_worker_of(event, key, parallel), event, consumer.keep_lease)
-            if workers.failure is not None:
-                break
+        more = True
+        while more:
+            for event in consumer:
+                progress.begin(event)
+                workers.give(_worker_of(event, key, parallel), event, consumer.keep_lease)
+                if workers.failure is not None:
+                    break
+            workers.drain(consumer.keep_lease)
+            more = workers.failure is None and consumer.more_to_read()
     finally:
         workers.stop(consumer.keep_lease)
         with contextlib.suppress(NotOwner):  # who has it now reads on from the last commit
             consumer.commit()
         consumer.track_outside(None)
-    if workers.failure is not None:
-        raise workers.failure
-    return workers.processed
+    failure, workers.failure = workers.failure, None
+    if failure is None:
+        return workers.processed
+    try:
+        raise failure
+    finally:
+        del failure  # its traceback leads back here, and would keep the consumer alive
 
 
 def _worker_of(event: Event, key: tuple[str, ...], workers: int) -> int:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from penstock.clock import duration_ms
-from penstock.errors import BadOption, BadRecord, BufferFull, Contended, PenstockError, StorageError
+from penstock.errors import BadOption, BadRecord, BufferFull, Contended, StorageError
 from penstock.log import fork
 from penstock.log.fork import Forking
 from penstock.log.port import LogPort, Position
@@ -70,7 +70,8 @@ class Producer(Forking):
         self._crowded = False  # somebody waits for room: lingering would only keep them waiting
         self._closed = False
         self._rejected: list[BadRecord] = []
-        self._failure: PenstockError | None = None
+        self._failure: Exception | None = None
+        self._again = 0  # so many of the oldest were tried together before
         self._last: Position | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"penstock-producer-{topic.name}", daemon=True)
@@ -159,6 +160,7 @@ class Producer(Forking):
                 )
             if self._overflow == "drop_oldest" and self._buffer:
                 self._buffer_bytes -= self._buffer.popleft()[1]
+                self._again = max(self._again - 1, 0)
                 self.dropped += 1
                 continue
             self._crowded = True
@@ -192,7 +194,7 @@ class Producer(Forking):
             until = time.monotonic() + self._linger_s
             while not self._is_due() and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
-            count = min(len(self._buffer), self._batch_rows)
+            count = min(len(self._buffer), self._again or self._batch_rows)
             batch = [self._buffer.popleft() for _ in range(count)]
             self._in_flight = count
             self._crowded = False
@@ -201,27 +203,26 @@ class Producer(Forking):
     def _is_due(self) -> bool:
         return self._flushing or self._closed or self._crowded or len(self._buffer) >= self._batch_rows
 
-    def _store(self, batch: list[tuple[Any, int, bytes | None]]) -> PenstockError | None:
+    def _store(self, batch: list[tuple[Any, int, bytes | None]]) -> Exception | None:
         """Append the batch, without the records that do not fit; retries what may pass."""
-        records = [record for record, _, _ in batch]
         position = next((p for _, _, p in reversed(batch) if p is not None), None)
         deadline, pause_s = time.monotonic() + _RETRY_FOR_S, 0.01
-        while records:
+        while batch:
             try:
-                self._append(records, position)
+                self._append([record for record, _, _ in batch], position)
                 return None
             except BadRecord as error:
-                if error.row is None or not 0 <= error.row < len(records):
+                if error.row is None or not 0 <= error.row < len(batch):
                     return error
-                del records[error.row]
                 with self._changed:
+                    self._buffer_bytes -= batch.pop(error.row)[1]
                     self._rejected.append(error)
             except (StorageError, Contended) as error:
                 if time.monotonic() + pause_s > deadline or self._closed:
                     return error
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _RETRY_PAUSE_S_MAX)
-            except PenstockError as error:
+            except Exception as error:  # for whoever flushes: nobody hears what a thread raises
                 return error
         return None
 
@@ -233,8 +234,10 @@ class Producer(Forking):
             self._last = result.positions[0] if result.positions else self._last
         self.stored += len(records)
 
-    def _settle(self, batch: list[tuple[Any, int, bytes | None]], failure: PenstockError | None) -> None:
+    def _settle(self, batch: list[tuple[Any, int, bytes | None]], failure: Exception | None) -> None:
         self._in_flight = 0
+        # A try that failed in doubt may be stored: only the very same records count as its repetition.
+        self._again = len(batch) if failure else 0
         if failure is None:
             self._buffer_bytes -= sum(size for _, size, _ in batch)
             return
