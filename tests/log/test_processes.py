@@ -19,7 +19,7 @@ import pytest
 from tests.waiting import wait_until
 
 import penstock as ps
-from penstock.log.disk import RealShared
+from penstock.log.disk import RealFile, RealLock, RealShared
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.log import Log
 
@@ -387,6 +387,118 @@ def test_many_processes_join_a_new_group_at_once(topic: ps.Topic, home: Path) ->
     )
     members = [python(code, home) for _ in range(6)]
     assert [member.wait(60) for member in members] == [0] * 6
+
+
+# ---- reading what another process rewrites -------------------------------------------------------
+
+
+_REWRITER = """
+import random, sys, threading, penstock as ps
+from penstock.log import maintenance
+log, chance = ps.open_log(sys.argv[1]), random.Random(int(sys.argv[2]))
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+port, topics, n = log.port, [log.topic("all"), log.topic("last")], 0
+while not over.is_set():
+    for topic in topics:
+        rows = [{"k": number % 7, "n": number} for number in range(n, n + 20)]
+        for at in range(0, 20, 5):
+            topic.append(rows[at : at + 5])
+        part, wanted = port.partition(topic.name, 0), topic.settings
+        with part.locked() as head:
+            part.roll(head, wanted)
+        archive = chance.random() < 0.3 and topic.name == "all"
+        maintenance.run(part, wanted, port.groups_store(), force=True, archive_now=archive)
+    n += 20
+"""
+
+
+def test_readers_go_on_while_another_process_merges_compacts_and_archives(log: ps.Log, home: Path) -> None:
+    everything = log.create_topic("all", "k BIGINT, n BIGINT")
+    newest = log.create_topic("last", "k BIGINT, n BIGINT", key="k", cleanup="compact")
+    rewriter = python(_REWRITER, home, 1, stdin=subprocess.PIPE)
+    known: dict[int, int] = {}
+    try:
+        reads = 0
+        while reads < 40 or (known.get(0) or 0) < 400:
+            rows = [(event.offset, event["n"]) for event in everything.events()]
+            assert rows == [(number, number) for number in range(len(rows))], "nothing missing, nothing twice"
+            middle = len(rows) // 2
+            again = [event["n"] for event in everything.events(start=middle)]
+            assert again[: len(rows) - middle] == list(range(middle, len(rows)))
+            offsets = [event.offset for event in newest.events()]
+            assert offsets == sorted(set(offsets))
+            latest = {key: row["n"] for key, row in newest.latest().items()}
+            assert all(latest[key] >= number for key, number in known.items()), "never an older value again"
+            known, reads = latest, reads + 1
+            assert rewriter.poll() is None
+    finally:
+        rewriter.communicate()
+    assert rewriter.returncode == 0
+
+
+_EXPIRING = """
+import sys, threading, penstock as ps
+log = ps.open_log(sys.argv[1])
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+topic, n = log.topic("short"), 0
+while not over.is_set():
+    topic.append([{"n": number} for number in range(n, n + 50)])
+    n += 50
+"""
+
+
+def test_a_consumer_overtaken_by_retention_counts_exactly_what_it_missed(log: ps.Log, home: Path) -> None:
+    """What it got and what it missed is everything, however often retention was faster."""
+    topic = log.create_topic("short", "n BIGINT", segment_bytes=2_000, retention_bytes=6_000, durability="os")
+    writer = python(_EXPIRING, home, stdin=subprocess.PIPE)
+    got = 0
+    try:
+        with topic.consume(group="g", on_lost="earliest") as consumer:
+            last = -1
+            for event in consumer:
+                assert event["n"] == event.offset > last
+                last, got = event.offset, got + 1
+                if got % 400 == 0:  # be slow for once
+                    end = topic.bounds()[0][1]
+                    wait_until(lambda: topic.bounds()[0][0] > end, what="retention to overtake")  # noqa: B023
+                if got >= 4_000:
+                    break
+            assert consumer.missed > 0
+            assert got + consumer.missed == last + 1
+    finally:
+        writer.communicate()
+    assert writer.returncode == 0
+
+
+def test_a_commit_in_doubt_is_found_out_by_whoever_comes_next(
+    log: ps.Log, topic: ps.Topic, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes the ledger and stands still, right after our record in it was synced."""
+    monkeypatch.setattr("penstock.log.ledger.LOCK_TIMEOUT_S", 0.1)
+    producer = log.producer("p")
+    holder = RealLock(home / "ledger" / "lock", "the ledger")
+    sync = RealFile.sync
+
+    def stolen(self: RealFile) -> None:
+        sync(self)
+        if self.path.name == "commits.log":
+            holder.acquire(1.0)
+
+    monkeypatch.setattr(RealFile, "sync", stolen)
+    with pytest.raises(ps.LockTimeout):
+        producer.append({topic: [{"writer": n, "n": 0} for n in range(8)]}, position=b"1")
+    monkeypatch.setattr(RealFile, "sync", sync)
+    holder.release()
+    with ps.open_log(home) as other:
+        stored = other.port.producer_position("p").position == b"1"
+        assert len(by_writer(other.topic("t"))) == (8 if stored else 0), "position and records agree"
+        topic.append({"writer": 99, "n": 0}, partition=0)
+    again = producer.append({topic: [{"writer": n, "n": 0} for n in range(8)]}, position=b"1")
+    assert again.duplicate == stored
+    assert by_writer(topic) == {n: [0] for n in (*range(8), 99)}
+    holder.close()
 
 
 def test_two_homes_know_nothing_of_each_other(tmp_path: Path) -> None:
