@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -175,21 +176,24 @@ def test_a_topic_is_altered_while_others_write_it(topic: ps.Topic, log: ps.Log, 
 def test_a_delete_by_somebody_who_knows_an_older_form_stays_a_delete(log: ps.Log, home: Path) -> None:
     topic = log.create_topic("c", "id BIGINT NOT NULL, text STRING NOT NULL", key="id", cleanup="compact")
     topic.append([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
-    with ps.open_log(home) as elsewhere, altered_before_append(log, elsewhere):
+    with ps.open_log(home) as elsewhere, before_append(log, lambda: widened(elsewhere)):
         topic.delete({"id": 1})
     assert [event.deleted for event in topic.events()] == [False, False, True]
     assert topic.latest() == {2: {"id": 2, "text": "b", "more": None}}
 
 
+def widened(log: ps.Log) -> None:
+    log.alter_topic("c", schema=f"{log.topic('c').settings.schema.ddl}, more STRING")
+
+
 @contextlib.contextmanager
-def altered_before_append(log: ps.Log, elsewhere: ps.Log) -> Iterator[None]:
-    """Between encoding and appending, somebody adds a column."""
+def before_append(log: ps.Log, do: Callable[[], None]) -> Iterator[None]:
+    """Somebody does something between our encoding and our appending, once."""
     append = log.port.append
 
     def late(settings: Any, parts: Any) -> Any:
         log.port.append = append  # type: ignore[method-assign]
-        ddl = elsewhere.topic("c").settings.schema.ddl
-        elsewhere.alter_topic("c", schema=f"{ddl}, more STRING")
+        do()
         return append(settings, parts)
 
     log.port.append = late  # type: ignore[method-assign]
@@ -221,6 +225,31 @@ def test_a_topic_deleted_and_made_again_all_the_time_is_there_or_unknown_and_not
     finally:
         churner.communicate()
     assert churner.returncode == 0
+
+
+def test_records_for_a_topic_that_is_another_by_now_are_fitted_to_it_or_refused(
+    log: ps.Log, home: Path
+) -> None:
+    """Deleted and made again, with other columns, between encoding and appending."""
+    topic = log.create_topic("c", "id BIGINT, text STRING")
+    with (
+        ps.open_log(home) as elsewhere,
+        before_append(log, lambda: remade(elsewhere, "id BIGINT, size DOUBLE")),
+    ):
+        with pytest.raises(ps.BadInput):
+            topic.append({"id": 1, "text": "a"})
+        assert elsewhere.topic("c").append({"id": 2, "size": 0.5}).offset == 0
+        assert list(elsewhere.topic("c").rows()) == [{"id": 2, "size": 0.5}]
+    with ps.open_log(home) as elsewhere:
+        remade(elsewhere, "id BIGINT, text STRING")
+        with before_append(log, lambda: remade(elsewhere, "id BIGINT, text STRING, more STRING")):
+            topic.append({"id": 1, "text": "a"})
+        assert list(elsewhere.topic("c").rows()) == [{"id": 1, "text": "a", "more": None}]
+
+
+def remade(log: ps.Log, ddl: str) -> None:
+    log.delete_topic("c")
+    log.create_topic("c", ddl)
 
 
 def is_another(log: ps.Log, error: ps.PenstockError) -> bool:
@@ -426,6 +455,12 @@ def test_readers_go_on_while_another_process_merges_compacts_and_archives(log: p
             middle = len(rows) // 2
             again = [event["n"] for event in everything.events(start=middle)]
             assert again[: len(rows) - middle] == list(range(middle, len(rows)))
+            if rows:
+                event = next(everything.events(start=middle))
+                at = everything.offset_of(0, event.timestamp)
+                assert at <= middle
+                assert next(everything.events(start=at)).time_us == event.time_us
+                assert everything.offset_of(0, datetime.now(UTC) + timedelta(days=1)) >= len(rows)
             offsets = [event.offset for event in newest.events()]
             assert offsets == sorted(set(offsets))
             latest = {key: row["n"] for key, row in newest.latest().items()}

@@ -197,9 +197,25 @@ class EmbeddedLog(Forking):
 
     # ---- appending ------------------------------------------------------------------------------
 
-    def append(self, wanted: TopicSettings, parts: Parts) -> Position:
+    @contextlib.contextmanager
+    def _writing(self, wanted: TopicSettings) -> Iterator[OpenTopic]:
+        """The topic that was asked for, and not another one that was given its name since."""
         topic = self._topic(wanted.name)
-        topic.make_durable()
+        if topic.id != wanted.id:
+            raise StaleAppend({})
+        try:
+            topic.make_durable()
+            yield topic
+        except (StorageError, FileNotFoundError) as error:
+            if topic.is_deleted():  # its files went away under our hands
+                raise UnknownTopic(wanted.name, known=self.topics()) from error
+            raise
+
+    def append(self, wanted: TopicSettings, parts: Parts) -> Position:
+        with self._writing(wanted) as topic:
+            return self._append(topic, wanted, parts)
+
+    def _append(self, topic: OpenTopic, wanted: TopicSettings, parts: Parts) -> Position:
         framed = {number: framing.frames(wanted, batches) for number, batches in sorted(parts.items())}
         extents: dict[int, Extent] = {}
         try:
@@ -258,11 +274,10 @@ class EmbeddedLog(Forking):
         parts: Mapping[str, tuple[TopicSettings, Parts]],
         position: bytes | None,
     ) -> AtomicResult:
-        opened = {name: self._topic(name) for name in parts}
-        for topic in opened.values():
-            topic.make_durable()
         state = ProducerState(epoch, sequence, position)
-        done = atomic.append(self.ledger, opened, producer, state, parts)
+        with contextlib.ExitStack() as stack:
+            opened = {name: stack.enter_context(self._writing(parts[name][0])) for name in sorted(parts)}
+            done = atomic.append(self.ledger, opened, producer, state, parts)
         for topic in opened.values():
             topic.signal()
         with contextlib.suppress(PenstockError, OSError):  # as in _maintain_after

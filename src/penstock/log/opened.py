@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.clock import Clock
-from penstock.errors import BadOption, UnknownTopic
+from penstock.errors import BadOption, StorageError, UnknownTopic
 from penstock.log import settings, signal
 from penstock.log.disk import Disk
 from penstock.log.ledger import Ledger
@@ -24,7 +24,7 @@ class OpenTopic:
     """Thread-safe."""
 
     def __init__(self, disk: Disk, clock: Clock, ledger: Ledger, folder: Path, found: TopicSettings) -> None:
-        self.name = found.name
+        self.name, self.id = found.name, found.id
         self.folder = folder
         self._disk, self._clock, self._ledger = disk, clock, ledger
         self._settings = found
@@ -36,7 +36,12 @@ class OpenTopic:
         self._words = self._shared.view.cast("I")
 
     def is_deleted(self) -> bool:
-        return self.partition(0).is_deleted()
+        try:
+            return self.partition(0).is_deleted()
+        except StorageError:
+            if settings.load(self._disk, self.folder) is None:
+                return True
+            raise
 
     def settings(self) -> TopicSettings:
         """As of the last time a partition showed that they changed; refreshed here from its head."""

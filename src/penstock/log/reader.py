@@ -70,13 +70,20 @@ class PartitionReader:
     def offset_at(self, time_us: int) -> int:
         """The first record appended at or after that time; the end if there is none yet."""
         head = self._partition.head()
-        for entry in self._live(head).segments:
-            if entry.sealed and entry.last_time_us < time_us:
-                continue
-            found = self._offset_in(head, entry, time_us)
-            if found is not None:
-                return found
-        return head.visible_offset
+        while True:
+            # A segment begun after we looked at the head holds nothing that this head knows.
+            for entry in (s for s in self._live(head).segments if s.base <= head.base):
+                if entry.sealed and entry.last_time_us < time_us:
+                    continue
+                try:
+                    found = self._offset_in(head, entry, time_us)
+                except (FileNotFoundError, SegmentMissing) as error:
+                    self._look_again(head, entry, error)
+                    break
+                if found is not None:
+                    return found
+            else:
+                return head.visible_offset
 
     def close(self) -> None:
         if self._open:
@@ -96,7 +103,7 @@ class PartitionReader:
                     last = batch.column(1)[-1].as_py()
                     yield batch if batch.schema.equals(wanted) else _in_current_form(batch, settings)
                     offset = last + 1
-            except FileNotFoundError as error:
+            except (FileNotFoundError, SegmentMissing) as error:
                 self._look_again(head, entry, error)
                 continue
             offset = max(offset, stop)
@@ -122,7 +129,7 @@ class PartitionReader:
             self._manifest = (head.files, self._partition.manifest())
         return self._manifest[1]
 
-    def _look_again(self, head: Head, entry: SegmentEntry, error: FileNotFoundError) -> None:
+    def _look_again(self, head: Head, entry: SegmentEntry, error: Exception) -> None:
         """A file is gone: replaced by maintenance, or really missing?"""
         self._manifest = (head.files, self._partition.manifest())
         if any(s.file == entry.file for s in self._manifest[1].segments):
