@@ -46,6 +46,8 @@ def _fill(bench: Workbench, topic: Topic, batches: int) -> None:
     frame = PendingFrame(bench.sample.table.slice(0, 1))
     for start in range(0, batches, _BATCHES_AT_ONCE):
         partition.append([frame] * min(_BATCHES_AT_ONCE, batches - start), topic.settings)
+    # Opening syncs a folder; it should not have to wait for a gigabyte of ours on its way to the disk.
+    partition.active(partition.head()).sync()
 
 
 def _open_and_read(home: Path, name: str) -> None:
