@@ -216,7 +216,7 @@ def test_a_killed_member_leaves_the_rest_to_the_next_one(cli: Command, topic: ps
 
 def test_on_a_terminal_lines_are_for_eyes(cli: Command, topic: ps.Topic) -> None:
     _fill(topic, range(1))
-    script = "export -f penstock; script -qec 'penstock consume t' /dev/null"
+    script = "export -f penstock; SHELL=$BASH script -qec 'penstock consume t' /dev/null"
     shown = cli.shell(f"command -v script >/dev/null || exit 0; {script}")
     assert shown.returncode == 0
     if shown.stdout:
