@@ -55,7 +55,7 @@ bench: $(VENV)/.dev ## one benchmark (NAME=log JSON=1 QUICK=1)
 # runtime first and dev within it, so that both fit into one .venv.
 lock: $(BIN)/python ## recompute requirements/*.lock from pyproject.toml (UPGRADE=1)
 	@test -x $(BIN)/uv || $(PIP) install uv
-	@$(COMPILE) pyproject.toml --group build -o requirements/runtime.lock
+	@$(COMPILE) pyproject.toml --group build --extra spark -o requirements/runtime.lock
 	@$(COMPILE) pyproject.toml --group build --extra dev -c requirements/runtime.lock -o requirements/dev.lock
 	@$(COMPILE) --group java -o requirements/java.lock
 

@@ -62,8 +62,8 @@ def test_on_a_terminal_a_delete_asks_first(
     cli: Command, log: ps.Log, answer: str, code: int, left: list[str]
 ) -> None:
     log.create_topic("t", "n BIGINT").append({"n": 1})
-    script = f"export -f penstock; echo {answer} | SHELL=$BASH script -qec 'penstock topic delete t' /dev/null"
-    asked = cli.shell(f"command -v script >/dev/null || exit 99; {script}")
+    script = "export -f penstock; SHELL=$BASH script -qec 'penstock topic delete t' /dev/null"
+    asked = cli.shell(f"command -v script >/dev/null || exit 99; echo {answer} | ({script})")
     if asked.returncode == 99:
         pytest.skip("no terminal to be had: script is not installed")
     assert 'delete topic "t" with 1 record? [y/N]' in asked.stdout
