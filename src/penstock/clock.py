@@ -1,10 +1,11 @@
-"""Clocks, passed in so that tests can own time."""
+"""Clocks, passed in so that tests can own time; durations; the three-timestamp correction."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.errors import BadOption
@@ -75,3 +76,27 @@ def duration_ms(text: str | float) -> int:
     if not match or unit not in _UNITS_MS:
         raise BadOption(f"{text!r} is no duration.", hint='write "5 seconds", "10 minutes" or "7 days"')
     return int(float(match[1]) * _UNITS_MS[unit])
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedTime:
+    """Which columns say when an event occurred and was sent, by the device's clock, and received, by ours."""
+
+    occurred: str
+    sent: str
+    received: str | None = None  # None: the append time
+    offline_ms: int = 30 * 86_400_000
+
+
+def corrected_time(
+    occurred: str, sent: str, received: str | None = None, *, offline_max: str | float = "30 days"
+) -> CorrectedTime:
+    """Event time from a device whose clock may be wrong: `occurred + (received - sent)`.
+
+    Both device timestamps are wrong by the same amount, which `received - sent` tells. An event that was sent
+    before it occurred, or more than `offline_max` after it, comes from an absurd clock: it is diverted.
+
+    >>> corrected_time("occurred_at", "sent_at").occurred
+    'occurred_at'
+    """
+    return CorrectedTime(occurred, sent, received, offline_ms=duration_ms(offline_max))

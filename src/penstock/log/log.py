@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.clock import duration_ms
+from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadOption, StorageError, TopicExists
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.port import AtomicResult, GroupInfo, LogPort, Parts, StaleAppend
@@ -21,6 +21,7 @@ from penstock.schema import RecordSchema
 
 Declared = str | type | RecordSchema | Any
 HOME = ".penstock"
+_DURATIONS = ("retention", "lateness", "idle_after", "ahead")
 
 
 def home_of(home: str | Path | None = None) -> Path:
@@ -40,7 +41,7 @@ class Log:
         schema: Declared = None,
         *,
         key: str | tuple[str, ...] | list[str] = (),
-        event_time: str | None = None,
+        event_time: str | CorrectedTime | None = None,
         partitions: int = 1,
         cleanup: Cleanup = "delete",
         retention: str | float | None = None,
@@ -52,13 +53,15 @@ class Log:
     ) -> Topic:
         """Create a topic. With `if_missing`, an existing one is returned as it is.
 
-        `limits` are the finer ones: `segment_bytes`, `segment_ms`, `record_bytes_max`, `tombstone_ms`.
+        `limits` are the finer ones: `lateness`, `idle_after` and `ahead` as durations; `segment_bytes`,
+        `segment_ms`, `record_bytes_max`, `tombstone_ms` as numbers.
         """
+        limits = {**_time_columns(event_time), **_in_ms(limits)}
         _check_options(limits)
         declared = RecordSchema.of(schema)
         default_key = ("key",) if schema is None and not key else ()
         settings = TopicSettings(
-            name, declared, partitions=partitions, key=_columns(key) or default_key, event_time=event_time,
+            name, declared, partitions=partitions, key=_columns(key) or default_key,
             cleanup=cleanup, retention_ms=None if retention is None else duration_ms(retention),
             retention_bytes=retention_bytes, durability=durability, archive=archive, **limits,
         )  # fmt: skip
@@ -80,9 +83,7 @@ class Log:
     def alter_topic(self, name: str, *, schema: Declared = None, **changes: Any) -> Topic:
         """Change a topic: a wider schema, more partitions, retention and the other limits."""
         current = self.port.settings(name)
-        if "retention" in changes:
-            kept = changes.pop("retention")
-            changes["retention_ms"] = None if kept is None else duration_ms(kept)
+        changes = _in_ms(changes)
         _check_options(changes)
         declared = RecordSchema.of(schema) if schema is not None else current.schema
         return Topic(self.port, self.port.alter_topic(name, replace(current, schema=declared, **changes)))
@@ -203,6 +204,27 @@ def _check_options(given: Mapping[str, Any]) -> None:
         raise BadOption(
             f"a topic has no {', '.join(sorted(unknown))}.", hint="see: penstock topic create --help"
         )
+
+
+def _time_columns(event_time: str | CorrectedTime | None) -> dict[str, Any]:
+    if not isinstance(event_time, CorrectedTime):
+        return {"event_time": event_time}
+    return {
+        "event_time": event_time.occurred,
+        "sent_time": event_time.sent,
+        "received_time": event_time.received,
+        "offline_ms": event_time.offline_ms,
+    }
+
+
+def _in_ms(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with durations under the names that the settings have for them."""
+    return {
+        f"{name}_ms" if name in _DURATIONS else name: (
+            duration_ms(value) if name in _DURATIONS and value is not None else value
+        )
+        for name, value in options.items()
+    }
 
 
 def _columns(key: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:

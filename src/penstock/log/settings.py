@@ -28,6 +28,10 @@ _NUMBERS = (
     "segment_bytes",
     "segment_ms",
     "record_bytes_max",
+    "lateness_ms",
+    "idle_after_ms",
+    "ahead_ms",
+    "offline_ms",
 )
 
 Cleanup = Literal["delete", "compact"]
@@ -53,6 +57,12 @@ class TopicSettings:
     partitions: int = 1
     key: tuple[str, ...] = ()
     event_time: str | None = None
+    sent_time: str | None = None  # with this, event_time is by the same clock and corrected by it
+    received_time: str | None = None  # None: the append time
+    offline_ms: int = 30 * 86_400_000  # sent longer than this after it occurred: an absurd clock
+    lateness_ms: int = 5_000  # how far out of order events may come and still be in time
+    idle_after_ms: int = 30_000  # without appends for so long, event time goes on with wall time
+    ahead_ms: int = 3_600_000  # an event time further than this ahead of its append is no event time
     cleanup: Cleanup = "delete"
     retention_ms: int | None = None
     retention_bytes: int | None = None
@@ -81,10 +91,9 @@ class TopicSettings:
         self._check_event_time()
 
     def _check_event_time(self) -> None:
-        if self.event_time and not pa.types.is_timestamp(self.schema.field(self.event_time).type):
-            raise BadSchema(
-                f'event time "{self.event_time}" is no timestamp.', hint="declare it as TIMESTAMP"
-            )
+        for column in (self.event_time, self.sent_time, self.received_time):
+            if column and not pa.types.is_timestamp(self.schema.field(column).type):
+                raise BadSchema(f'event time "{column}" is no timestamp.', hint="declare it as TIMESTAMP")
 
     def _check_numbers(self) -> None:
         for name in _NUMBERS:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import BadOption, BadRecord, Contended, NotSupported, StorageError
+from penstock.errors import (
+    BadOption,
+    BadRecord,
+    Contended,
+    NotSupported,
+    StorageError,
+    TopicExists,
+    UnknownTopic,
+)
 from penstock.log import keys, rows
 from penstock.log.conform import check_sizes, conform
 from penstock.log.decode import decode
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 32 << 20
 _SPREAD_ROWS = 1_024
+WATERMARKS = ".watermarks"  # the topic of what producers declare about another topic's event times
 
 Start = int | str | datetime | Mapping[int, int]
 """Where to begin: an offset, "earliest", "latest", a time, or an offset per partition."""
@@ -89,6 +98,24 @@ class Topic:
         batch = rows.encode(columns, [dict(key) for key in keys_])
         _check_keys(settings, batch)
         return self._append_batch(_marked(settings, batch, deleted=True), None)
+
+    def watermark(self, until: datetime) -> Position:
+        """Declare that nothing with an event time at or before `until` will come any more.
+
+        Windows that end by then are final once a query has read this far; what comes all the same is late.
+        """
+        name = f"{self.name}{WATERMARKS}"
+        try:
+            declared = Topic(self._port, self._port.settings(name))
+        except UnknownTopic:
+            declared = Topic(self._port, self._declare(name))
+        return declared.append({"until": until})
+
+    def _declare(self, name: str) -> TopicSettings:
+        try:
+            return self._port.create_topic(TopicSettings(name, RecordSchema.of("until TIMESTAMP NOT NULL")))
+        except TopicExists:  # another process was faster
+            return self._port.settings(name)
 
     def encode(self, records: Any) -> Iterator[pa.RecordBatch]:
         """Records in the topic's stored form, checked, in pieces of bounded size."""
