@@ -94,6 +94,16 @@ def test_reset_asks_and_without_a_terminal_refuses(cli: Command, log: ps.Log, to
     assert _committed(log) == {0: 3, 1: 0}
 
 
+def test_reset_counts_the_members_that_run(cli: Command, topic: ps.Topic) -> None:
+    reset = ("group", "reset", "g", "--topic", "t", "--to", "latest", "--yes")
+    with topic.consume(group="g") as one:
+        one._poll()
+        assert 'group "g" has 1 running member on "t".' in cli(*reset).stderr
+        with topic.consume(group="g") as two:
+            two._poll()
+            assert 'group "g" has 2 running members on "t".' in cli(*reset).stderr
+
+
 def test_reset_refuses_an_offset_that_is_not_there(cli: Command, log: ps.Log, topic: ps.Topic) -> None:
     result = cli("group", "reset", "g", "--topic", "t", "--to", "11", "--yes", "--json")
     assert (result.exit_code, error_of(result)["type"]) == (2, "OffsetOutOfRange")

@@ -94,9 +94,10 @@ class GroupStore(Forking):
             self._drop_dead(db, group, topic)
             members = self._members(db, group, topic)
             if members:
+                running = "1 running member" if len(members) == 1 else f"{len(members)} running members"
                 raise Contended(
-                    f'group "{group}" has {len(members)} running members on "{topic}".',
-                    hint="stop them first; a running member would go on from where it is",
+                    f'group "{group}" has {running} on "{topic}".',
+                    hint="stop every member first; a running one would go on from where it is",
                 )
             self._store(db, group, topic, offsets)
 
