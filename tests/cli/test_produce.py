@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import signal
+import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,6 +186,69 @@ def test_a_line_for_bytes_may_carry_key_and_headers(cli: Command) -> None:
 
 def test_text_needs_a_value_column(numbers: Command) -> None:
     assert numbers("produce", "t", "--text", input="x\n").exit_code == 2
+
+
+# ---- Ctrl-C --------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_with_json_tells_what_was_stored(numbers: Command) -> None:
+    with numbers.start("produce", "t", "--partition", 1, "--json") as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdin.write(_line(1) + "\n" + _line(2))
+        process.stdin.flush()
+        _wait_for_records(numbers, 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        told = json.loads(process.stdout.read())
+        assert "interrupted: 2 records stored" in process.stderr.read()
+    assert (told["topic"], told["records"], told["lines"], told["bad_lines"]) == ("t", 2, 3, 0)
+    assert told["partitions"] == [{"partition": 1, "first": 0, "end": 2}]
+
+
+def test_ctrl_c_before_anything_was_stored_says_so(numbers: Command) -> None:
+    with numbers.start("produce", "t", "--from-line", 3, "--json") as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdin.write(_line(1))
+        process.stdin.flush()
+        _wait_until_it_waits_for_input(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        told = json.loads(process.stdout.read())
+        # The lines it was told to pass over are not to be stored the next time either.
+        assert "go on with --from-line 3" in process.stderr.read()
+    assert (told["records"], told["lines"], told["skipped_lines"], told["partitions"]) == (0, 1, 1, [])
+
+
+def _wait_until_it_waits_for_input(process: subprocess.Popen[str]) -> None:
+    """The pipe is empty and the kernel says that the process sleeps in a read of it."""
+    assert process.stdin
+    pipe = process.stdin.fileno()
+    sleeping = Path(f"/proc/{process.pid}/wchan")
+
+    def waits() -> bool:
+        unread = array.array("i", [0])
+        fcntl.ioctl(pipe, termios.FIONREAD, unread)
+        return unread[0] == 0 and "pipe_read" in sleeping.read_text()
+
+    if not sleeping.exists():
+        pytest.skip("no way to see here what a process waits for")
+    wait_until(waits, what="a read of the empty pipe", timeout_s=60)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_ctrl_c_whose_reader_is_gone_too_has_the_same_exit_code(
+    numbers: Command, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with numbers.start("produce", "t", "--json") as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdin.write(_line(1))
+        process.stdin.flush()
+        _wait_for_records(numbers, 1)
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == "interrupted: 1 record stored; go on with --from-line 2\n"
 
 
 # ---- exactly once --------------------------------------------------------------------------------

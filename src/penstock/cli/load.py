@@ -47,7 +47,7 @@ class _Record:
 
 
 class Load:
-    """One run of lines into a topic. `stored`, `bad`, `skipped` and `ranges` tell how far it is."""
+    """One run of lines into a topic. `done`, `stored`, `bad`, `skipped` and `ranges` tell how far it is."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class Load:
         self.topic = log.topic(topic)
         self.id, self.delete = id, delete
         self.stored = self.bad = self.skipped = 0
+        self.done = 0  # lines that are passed over, stored or left out for good
         self.ranges: dict[int, tuple[int, int]] = {}
         self.say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
         settings = self.topic.settings
@@ -72,25 +73,24 @@ class Load:
         self._left_out: list[tuple[int, str]] = []
         self._skip_bad, self._partition = skip_bad, partition
         self._producer = None if id is None else log.producer(id)
-        self._done = 0  # lines that are stored or left out for good
-        self._digest = xxhash.xxh3_64()  # of those lines
+        self._first_line = 1
+        self._digest = xxhash.xxh3_64()  # of the lines that are done
 
     # ---- where to begin -----------------------------------------------------------------------
 
     def skip_to(self, line: int) -> None:
         """Pass over what is stored already: the lines before `line`, or those an earlier run had."""
+        self._first_line = line
         position = self._producer.position() if self._producer else None
         before = json.loads(position) if position else {"line": line - 1}
-        while self._done < before["line"]:
-            lines = self.reader.take(min(_CHUNK_LINES, before["line"] - self._done))
+        while self.done < before["line"]:
+            lines = self.reader.take(min(_CHUNK_LINES, before["line"] - self.done))
             if not lines:
                 break
             self._count_done(lines)
-        self.skipped = self._done
-        if position and (self._done, self._digest.hexdigest()) != (before["line"], before["digest"]):
-            found = (
-                "the first of these are others" if self._done == before["line"] else "there are fewer here"
-            )
+            self.skipped = self.done
+        if position and (self.done, self._digest.hexdigest()) != (before["line"], before["digest"]):
+            found = "the first of these are others" if self.done == before["line"] else "there are fewer here"
             raise BadOption(
                 f'producer "{self.id}" has stored {before["line"]:,} lines, but {found}.',
                 hint="give the same input from its beginning, or choose another --id",
@@ -98,10 +98,13 @@ class Load:
 
     def how_to_go_on(self) -> str:
         """What to do after a run that ended early."""
-        return "run the same command again" if self._producer else f"go on with --from-line {self._done + 1}"
+        if self._producer:
+            return "run the same command again"
+        # Whoever stops us while we pass over lines did not want those any more than before.
+        return f"go on with --from-line {max(self.done + 1, self._first_line)}"
 
     def _count_done(self, lines: Lines) -> None:
-        self._done += len(lines)
+        self.done += len(lines)
         self._digest.update(_digested(lines))
 
     # ---- chunk by chunk -----------------------------------------------------------------------------
@@ -116,18 +119,18 @@ class Load:
             bad = self._append_what_fits(records, lines, bad)
             self._report_left_out()
             if bad is not None:
-                raise BadLine(self._done + 1, bad, stored=self.stored, go_on=self.how_to_go_on())
+                raise BadLine(self.done + 1, bad, stored=self.stored, go_on=self.how_to_go_on())
         return True
 
     def _parsed(self, lines: Lines) -> tuple[list[_Record], BadRecord | None]:
         """The records up to the first bad line, or without the bad ones."""
         records: list[_Record] = []
-        for number, line in enumerate(lines, start=self._done + 1):
+        for number, line in enumerate(lines, start=self.done + 1):
             try:
                 value = self._parse(_within_limit(line))
             except BadRecord as error:
                 if not self._skip_bad:
-                    del lines[number - self._done - 1 :]
+                    del lines[number - self.done - 1 :]
                     return records, error
                 self._leave_out(number, error, shown=line or b"")
                 continue
@@ -145,7 +148,7 @@ class Load:
         except BadRecord as error:
             at = self._place_of(error, records)
             if not self._skip_bad:
-                before = lines[: records[at].line - self._done - 1]
+                before = lines[: records[at].line - self.done - 1]
                 self._append(records[:at], before)
                 return error
         self._append([record for record in records if self._fits(record)], lines)
@@ -194,7 +197,7 @@ class Load:
         if self._producer is not None:
             digest = self._digest.copy()
             digest.update(_digested(lines))
-            position = {"line": self._done + len(lines), "digest": digest.hexdigest()}
+            position = {"line": self.done + len(lines), "digest": digest.hexdigest()}
             return self._producer.append(
                 {self.topic: values}, position=json.dumps(position).encode()
             ).positions

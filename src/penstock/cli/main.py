@@ -28,6 +28,9 @@ class Root(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
+        except KeyboardInterrupt:
+            _flush_if_read()
+            raise
         except BrokenPipeError:
             raise typer.Exit(_reader_left()) from None
 
@@ -61,6 +64,14 @@ def _reader_left() -> int:
     # Python flushes stdout once more at exit, and would complain.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return failure.DONE
+
+
+def _flush_if_read() -> None:
+    """Ctrl-C reaches everybody in a pipe: that its reader is gone must not change our exit code."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _reader_left()
 
 
 def _usage(error: Any, *, as_json: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -73,16 +73,28 @@ def produce(
         load = Load(
             log, topic, stream, text=text, delete=delete, skip_bad=skip_bad, partition=partition, id=id_
         )
-        seconds = _run(load, file, from_line)
-    _summarize(session, load, seconds)
+        _run_and_tell(session, load, file, from_line)
     if load.bad:
         raise typer.Exit(failure.NO)
 
 
-def _run(load: Load, file: Path | None, from_line: int) -> float:
+def _run_and_tell(session: Session, load: Load, file: Path | None, from_line: int) -> None:
+    """However the run ends, but for a bad line, a program is told what was stored."""
+    began = time.monotonic()
+    try:
+        _run(load, file, from_line, began=began)
+    except KeyboardInterrupt:
+        if session.json:  # people were told by a remark
+            with suppress(BrokenPipeError):  # Ctrl-C may have ended the reader of our pipe too
+                _summarize(session, load, time.monotonic() - began)
+        raise
+    _summarize(session, load, time.monotonic() - began)
+
+
+def _run(load: Load, file: Path | None, from_line: int, *, began: float) -> None:
     from penstock.cli.interrupt import Interrupt
 
-    interrupt, began = Interrupt(), time.monotonic()
+    interrupt = Interrupt()
     typing = file is None and sys.stdin.isatty()
     if typing:
         output.note("reading lines from the terminal; end with Ctrl-D")
@@ -97,7 +109,6 @@ def _run(load: Load, file: Path | None, from_line: int) -> float:
         except KeyboardInterrupt:
             shown.say(f"interrupted: {words.count(load.stored, 'record')} stored; {load.how_to_go_on()}")
             raise
-    return time.monotonic() - began
 
 
 @contextmanager
@@ -122,7 +133,7 @@ def _summarize(session: Session, load: Load, seconds: float) -> None:
             {
                 "topic": load.topic.name,
                 "records": load.stored,
-                "lines": load.reader.taken,
+                "lines": load.done,
                 "bad_lines": load.bad,
                 "skipped_lines": load.skipped,
                 "partitions": [{"partition": n, "first": first, "end": end} for n, (first, end) in ranges],
