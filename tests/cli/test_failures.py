@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command import Command, error_of
 from tests.waiting import wait_until
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import penstock as ps
 from penstock import errors
 from penstock.cli import failure
+from penstock.cli.main import app
 
 CODES: list[tuple[type[errors.PenstockError], int]] = [
     (errors.BadInput, 2),
@@ -89,11 +93,73 @@ def test_looking_at_a_log_never_creates_one(cli: Command, home: Path) -> None:
 
 
 def test_a_home_that_cannot_be_made_is_a_storage_error(cli: Command, home: Path) -> None:
-    home.write_text("a file, not a folder")
+    home.symlink_to(home.with_name("not-mounted") / "log")
     result = cli.run("topic", "create", "x", "--json")
     assert result.returncode == 4, result.stderr
     assert "Traceback" not in result.stderr
     assert error_of(result)["type"] == "StorageError"
+
+
+EVERY_COMMAND = [
+    ("topic", "create", "t"),
+    ("topic", "list"),
+    ("topic", "show", "t"),
+    ("topic", "alter", "t", "--partitions", "2"),
+    ("topic", "delete", "t", "--yes"),
+    ("topic", "compact", "t"),
+    ("topic", "archive", "t"),
+    ("produce", "t"),
+    ("consume", "t"),
+    ("group", "list"),
+    ("group", "show", "g"),
+    ("group", "reset", "g", "--topic", "t", "--to", "latest", "--yes"),
+    ("doctor",),
+    ("bench", "log", "--quick"),
+    ("demo", "--for", "1"),
+]
+
+
+@pytest.mark.parametrize("args", EVERY_COMMAND, ids=" ".join)
+def test_a_home_that_is_a_file_is_refused(cli: Command, home: Path, args: tuple[str, ...]) -> None:
+    home.write_text("a file, not a folder")
+    result = cli(*args, "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    error = error_of(result)
+    assert (error["type"], error["home"]) == ("NotAFolder", str(home))
+    assert error["message"] == f"{home} is a file, and a log is kept in a folder."
+    assert "--home DIR" in error["hint"]
+    assert home.read_text() == "a file, not a folder"
+
+
+def test_every_command_is_asked_about_a_home_that_is_a_file() -> None:
+    assert _commands(get_command(app)) == {
+        args[: 2 if args[0] in ("topic", "group") else 1] for args in EVERY_COMMAND
+    }
+
+
+def _commands(group: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    inner = getattr(group, "commands", None)
+    if inner is None:
+        return {path}
+    return {found for name, one in inner.items() for found in _commands(one, (*path, name))}
+
+
+def test_a_home_below_a_file_is_refused_and_the_file_named(cli: Command, home: Path) -> None:
+    home.write_text("a file, not a folder")
+    result = Command(home / "log")("topic", "list")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{home} is a file" in result.stderr
+
+
+def test_a_variable_that_names_a_file_is_refused_unless_the_command_names_a_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home.with_name("file")
+    file.write_text("a file, not a folder")
+    monkeypatch.setenv("PENSTOCK_HOME", str(file))
+    refused = CliRunner().invoke(app, ["topic", "list"])
+    assert (refused.exit_code, "PENSTOCK_HOME" in refused.stderr) == (2, True)
+    assert CliRunner().invoke(app, ["topic", "list", "--home", str(home)]).exit_code == 0
 
 
 def test_damage_is_a_storage_error(cli: Command, home: Path) -> None:

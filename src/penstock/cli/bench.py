@@ -39,7 +39,7 @@ def bench(
         raise UnknownBench(name, known)
     import importlib
 
-    report: Report = importlib.import_module(f"penstock.bench.{name}").run(quick=quick, home=session.home)
+    report: Report = importlib.import_module(f"penstock.bench.{name}").run(quick=quick, home=session.folder)
     if session.json:
         output.emit(report.to_json())
     else:

@@ -44,9 +44,14 @@ class Session:
 
     @property
     def folder(self) -> Path:
+        """Where the log is or will be. Refuses a place where no folder can be."""
         from penstock.log.log import home_of
 
-        return home_of(self.home)
+        home = home_of(self.home)
+        nearest = next((place for place in (home, *home.parents) if place.exists()), None)
+        if nearest is not None and not nearest.is_dir():
+            raise NotAFolder(home, file=nearest)
+        return home
 
     def has_log(self) -> bool:
         return (self.folder / "log.json").exists()
@@ -79,4 +84,15 @@ class NoLog(BadInput):
         super().__init__(
             f"there is no log in {home}.",
             hint="say where it is with --home DIR or PENSTOCK_HOME, or begin one: penstock topic create NAME",
+        )
+
+
+class NotAFolder(BadInput):
+    """The home, or something on the way to it, is a file."""
+
+    def __init__(self, home: Path, *, file: Path) -> None:
+        self.home, self.file = home, file
+        what = f"{home} is a file" if file == home else f"{home} cannot be a folder: {file} is a file"
+        super().__init__(
+            f"{what}, and a log is kept in a folder.", hint="name a folder with --home DIR or PENSTOCK_HOME"
         )

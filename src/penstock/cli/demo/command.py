@@ -40,7 +40,7 @@ def demo(
     session = Session.of(ctx, home, as_json)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # so that nothing is left behind when the terminal is closed
-    with _stage(session.home, keep=keep) as folder:
+    with _stage(session.folder if session.home else None, keep=keep) as folder:
         holds = _perform(session, folder, seconds, keep=keep)
     if not holds:
         raise typer.Exit(failure.NO)
