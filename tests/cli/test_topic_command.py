@@ -41,6 +41,34 @@ def test_create_takes_every_setting(cli: Command, log: ps.Log) -> None:
     )
 
 
+def test_an_archive_without_retention_says_that_nothing_will_be_archived(cli: Command) -> None:
+    says = "nothing will be archived until retention is set: penstock topic alter t --retention"
+    created = cli("topic", "create", "t", "--archive")
+    assert (created.exit_code, says in created.stdout) == (0, True)
+    assert says in cli("topic", "show", "t").stdout
+    assert says in cli.json("topic", "show", "t")["archive_means"]
+    assert says in cli.json("topic", "create", "t", "--archive", "--if-missing")["archive_means"]
+
+
+@pytest.mark.parametrize("limit", [("--retention", "7 days"), ("--retention-bytes", "1 GiB")])
+def test_an_archive_with_retention_is_shown_and_needs_no_remark(cli: Command, limit: tuple[str, str]) -> None:
+    assert "archive" not in cli("topic", "create", "t", "--archive", *limit).stdout
+    assert "what retention would remove becomes Parquet" in cli("topic", "show", "t").stdout
+
+
+def test_an_archive_of_a_compacted_topic_says_that_it_comes_on_request(cli: Command) -> None:
+    created = cli("topic", "create", "t", "--archive", "--cleanup", "compact", "--retention", "7 days")
+    assert "on request: penstock topic archive t" in created.stdout
+
+
+def test_alter_says_when_an_archive_comes_to_a_halt(cli: Command) -> None:
+    says = "nothing will be archived until retention is set"
+    cli("topic", "create", "t", "--archive")
+    assert says not in cli("topic", "alter", "t", "--retention", "7 days").stdout
+    assert says in cli("topic", "alter", "t", "--retention", "none").stdout
+    assert cli.json("topic", "alter", "t", "--no-archive")["archive_means"] == "off"
+
+
 def test_create_twice_is_refused_unless_it_may_exist(cli: Command) -> None:
     cli("topic", "create", "t", "--partitions", 2)
     assert cli("topic", "create", "t").exit_code == 2

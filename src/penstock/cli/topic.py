@@ -119,15 +119,19 @@ def create(
             retention=None if _is_none(retention) else retention, retention_bytes=_size(retention_bytes),
             durability=durability.value, archive=archive, if_missing=if_missing, **limits,
         )  # fmt: skip
-        settings = topic.settings
+    _show_creation(session, topic.settings, existed=existed)
+
+
+def _show_creation(session: Session, settings: TopicSettings, *, existed: bool) -> None:
     if session.json:
-        output.emit({"created": not existed, **_as_object(settings)})
+        output.emit({"created": not existed, **_as_object(settings), "archive_means": _archive(settings)})
         return
     if existed:
-        output.show(f'topic "{name}" exists already and stays as it is')
+        output.show(f'topic "{settings.name}" exists already and stays as it is')
         return
     ready = words.count(settings.partitions, "partition")
-    output.show(f'[green]created[/] topic "{name}" with {ready}, {output.escape(_keyed(settings))}')
+    output.show(f'[green]created[/] topic "{settings.name}" with {ready}, {output.escape(_keyed(settings))}')
+    _show_idle_archive(settings)
 
 
 @app.command("list")
@@ -194,6 +198,7 @@ def show(ctx: typer.Context, name: Name, home: Home = None, as_json: AsJson = Fa
             {
                 **_as_object(settings),
                 "durability_means": DURABILITY[settings.durability],
+                "archive_means": _archive(settings),
                 "records": sum(one.records for one in found),
                 "bytes": sum(one.bytes or 0 for one in found),
                 "partitions": [one.as_object() for one in found],
@@ -215,6 +220,7 @@ def _described(settings: TopicSettings) -> list[tuple[str, str]]:
         ("key", output.escape(", ".join(settings.key)) or "none: records spread evenly"),
         ("event time", output.escape(settings.event_time or "")),
         ("keeps", _keeps(settings)),
+        ("archive", output.escape(_archive(settings)) if settings.archive else ""),
         ("durability", DURABILITY[settings.durability]),
         ("limits", f"records up to {largest}, segments of {segment}"),
     ]
@@ -234,6 +240,34 @@ def _keeps(settings: TopicSettings) -> str:
         return "everything"
     old = f"what is {' or '.join(limits)}"
     return f"everything, as Parquet {old}" if settings.archive else f"all but {old}"
+
+
+def _archive(settings: TopicSettings) -> str:
+    """What becomes Parquet by itself, in words."""
+    if not settings.archive:
+        return "off"
+    if settings.compacted:
+        return (
+            "on, but a compacted topic archives nothing by itself; "
+            f"on request: penstock topic archive {settings.name}"
+        )
+    if not _archives(settings):
+        return (
+            "on, but nothing will be archived until retention is set: "
+            f'penstock topic alter {settings.name} --retention "7 days"'
+        )
+    return "on: what retention would remove becomes Parquet, readable at the same offsets"
+
+
+def _archives(settings: TopicSettings) -> bool:
+    limited = settings.retention_ms is not None or settings.retention_bytes is not None
+    return settings.archive and limited and not settings.compacted
+
+
+def _show_idle_archive(settings: TopicSettings) -> None:
+    """Accepted, since retention may come later; but nobody should wait for files that never come."""
+    if settings.archive and not _archives(settings):
+        output.show(f"[yellow]archive[/] is {output.escape(_archive(settings))}")
 
 
 def _partition_table(found: list[partitions.PartitionFacts]) -> Table:
@@ -308,6 +342,7 @@ def _show_alteration(session: Session, before: TopicSettings, after: TopicSettin
             {
                 "topic": after.name,
                 "changed": {field: {"from": a, "to": b} for field, (a, b) in changed.items()},
+                "archive_means": _archive(after),
                 "grown": [growth.as_object(one) for one in added],
                 "order_per_key": [line for one in added for line in growth.sentences(after, one)],
             }
@@ -322,6 +357,7 @@ def _show_alteration(session: Session, before: TopicSettings, after: TopicSettin
         for field, (a, b) in changed.items()
     ]
     output.show(output.facts(arrows))
+    _show_idle_archive(after)
     for one in added:
         output.show("", *(output.escape(line) for line in growth.sentences(after, one)))
 
