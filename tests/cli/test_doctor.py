@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from tests.cli.command import Command
 
 import penstock as ps
-from penstock.cli import log_checks, machine_checks
+from penstock.cli import log_checks, machine_checks, spark_checks
+from penstock.cli.doctor import Finding
 
 
 def _wrong(cli: Command, *args: str) -> list[dict[str, Any]]:
@@ -100,6 +102,79 @@ def test_a_log_of_another_format_is_found(cli: Command, log: ps.Log, home: Path)
 def test_a_package_that_is_missing_is_required_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine_checks._required("no-such-package").wrong
     assert not machine_checks._optional("no-such-package", "why").wrong
+
+
+# ---- the spark extra ---------------------------------------------------------------------------------
+
+
+def _script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def _spark(name: str, **environment: str) -> Finding:
+    (found,) = (one for one in spark_checks.spark({"PATH": "/nowhere", **environment}) if one.name == name)
+    assert not found.wrong, "the log works without Spark"
+    assert found.state == "ok" or found.todo
+    return found
+
+
+def test_doctor_looks_at_the_spark_extra_and_not_at_a_backend_that_is_not_there(cli: Command) -> None:
+    names = [one["name"] for one in cli.json("doctor")["findings"]]
+    assert {"pyspark", "java"} <= set(names)
+    assert not any("kafka" in name for name in names)
+
+
+def test_the_pyspark_of_this_environment_is_imported() -> None:
+    found = _spark("pyspark")
+    assert (found.state, found.told) == ("ok", importlib.metadata.version("pyspark"))
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "says"),
+    [
+        ("__version__ = '3.5.1'", "warning", "3.5.1, where Penstock works with 4.3"),
+        ("__version__ = '4.30.0'", "warning", "4.30.0, where Penstock works with 4.3"),
+        ("__version__ = '4.3.2'", "ok", "4.3.2"),
+        ("import no_py4j", "warning", "cannot be imported (ModuleNotFoundError: No module named 'no_py4j')"),
+        ("raise ModuleNotFoundError(\"No module named 'pyspark'\")", "missing", "not installed, and not"),
+    ],
+)
+def test_a_pyspark_is_judged_by_importing_it(tmp_path: Path, source: str, state: str, says: str) -> None:
+    (tmp_path / "pyspark.py").write_text(source)
+    found = _spark("pyspark", PYTHONPATH=str(tmp_path))
+    assert (found.state, says in found.told) == (state, True), found
+    assert "penstock[spark]" in found.todo or state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "says"),
+    [
+        ("""echo 'openjdk version "17.0.15" 2025-04-15' >&2""", "ok", "17.0.15 from"),
+        ("""echo Picked up JAVA_TOOL_OPTIONS: -X >&2; echo 'openjdk version "25-ea"' >&2""", "ok", "25-ea"),
+        ("""echo 'openjdk version "11.0.2" 2019-01-15' >&2""", "warning", "11.0.2 from"),
+        ("""echo 'java version "1.8.0_292"' >&2""", "warning", "is too old"),
+        ("""echo what? >&2""", "warning", "unknown version"),
+        ("""echo no such module >&2; exit 1""", "warning", "does not start"),
+    ],
+)
+@pytest.mark.parametrize("place", ["JAVA_HOME", "PATH"])
+def test_java_has_to_be_17_or_newer(tmp_path: Path, place: str, script: str, state: str, says: str) -> None:
+    _script(tmp_path / "bin" / "java", script)
+    found = _spark("java", **{place: str(tmp_path if place == "JAVA_HOME" else tmp_path / "bin")})
+    assert (found.state, says in found.told, f"from {place}" in found.told) == (state, True, True), found
+
+
+def test_a_java_home_without_java_is_told_even_where_the_path_has_one(tmp_path: Path) -> None:
+    """Spark looks nowhere else once JAVA_HOME is set."""
+    _script(tmp_path / "bin" / "java", """echo 'openjdk version "21"' >&2""")
+    found = _spark("java", PATH=str(tmp_path / "bin"), JAVA_HOME=str(tmp_path / "gone"))
+    assert (found.state, "JAVA_HOME" in found.told) == ("warning", True)
+
+
+def test_no_java_at_all_is_missing() -> None:
+    assert _spark("java").state == "missing"
 
 
 def test_memory_is_no_place_for_a_log() -> None:

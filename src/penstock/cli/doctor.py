@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -43,18 +44,18 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check this machine and the log; exit code 1 if something required is wrong."""
-    from penstock.cli import log_checks, machine_checks
+    from penstock.cli import log_checks, machine_checks, spark_checks
 
     session = Session.of(ctx, home, as_json)
+    folder = session.folder
     findings: list[Finding] = []
     findings += machine_checks.software()
-    findings += machine_checks.storage(session.folder)
-    findings += log_checks.log(session.folder, deep=deep)
+    findings += spark_checks.spark(os.environ)
+    findings += machine_checks.storage(folder)
+    findings += log_checks.log(folder, deep=deep)
     wrong = [finding for finding in findings if finding.wrong]
     if session.json:
-        output.emit(
-            {"ok": not wrong, "home": str(session.folder), "findings": [asdict(one) for one in findings]}
-        )
+        output.emit({"ok": not wrong, "home": str(folder), "findings": [asdict(one) for one in findings]})
     else:
         _show(findings, wrong)
     if wrong:

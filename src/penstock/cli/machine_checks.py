@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,8 +18,6 @@ from penstock.cli.doctor import Finding
 _REQUIRED = ("pyarrow", "numpy", "xxhash", "typer", "rich")
 _OPTIONAL = {
     "psycopg": "to capture PostgreSQL and keep views there: pip install 'penstock[postgres]'",
-    "confluent-kafka": "to use a Kafka cluster as the log: pip install 'penstock[kafka]'",
-    "pyspark": "to process streams with Spark: pip install pyspark",
 }
 _FREE_BYTES_MIN = 1 << 30
 _SYNCS = 20
@@ -42,7 +39,6 @@ def software() -> list[Finding]:
         _python(),
         *map(_required, _REQUIRED),
         *(_optional(name, why) for name, why in _OPTIONAL.items()),
-        _java(),
     ]
 
 
@@ -65,31 +61,6 @@ def _optional(package: str, why: str) -> Finding:
         return Finding("software", package, "ok", importlib.metadata.version(package))
     except importlib.metadata.PackageNotFoundError:
         return Finding("software", package, "missing", "not installed, and not needed for the log", why)
-
-
-def _java() -> Finding:
-    places = {
-        "JAVA_HOME": Path(os.environ["JAVA_HOME"]) / "bin" / "java" if os.environ.get("JAVA_HOME") else None,
-        "this environment": Path(sys.prefix) / "java" / "bin" / "java",
-        "PATH": Path(found) if (found := shutil.which("java")) else None,
-    }
-    for place, java in places.items():
-        if java is not None and java.exists():
-            return Finding("software", "java", "ok", f"{_java_version(java)} from {place} ({java})")
-    return Finding(
-        "software", "java", "missing", "not found, and not needed for the log",
-        "pyspark needs Java 17 or newer: set JAVA_HOME, or make demo brings one",
-    )  # fmt: skip
-
-
-def _java_version(java: Path) -> str:
-    try:
-        said = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=20, check=False
-        ).stderr
-        return said.splitlines()[0] if said else "of unknown version"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"that does not start ({error})"
 
 
 # ---- storage ----------------------------------------------------------------------------------------
