@@ -1,0 +1,415 @@
+"""Copies of views in PostgreSQL.
+
+Beside `penstock_views`, which holds the progress of every view, a view has a table `<view>__rows`
+of native types and a SQL view of its own name that adds `final`. Changes are copied into a
+temporary table of the session and applied from there, so a large chunk takes few statements.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from penstock.errors import BadOption, BadRecord, NotSupported, StorageError
+from penstock.follow.cells import as_text, from_parsed, whole
+from penstock.follow.changes import UPSERT, Changed, changed
+from penstock.follow.store import (
+    Held,
+    Progress,
+    Watch,
+    checked,
+    conditions,
+    readable,
+    shown,
+    unwatched,
+)
+from penstock.follow.table import ROWS_SUFFIX, WINDOW_END, TableSpec
+from penstock.schema import ArrowArray, ArrowType
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.sql import SQL, Composable, Composed, Identifier
+else:
+    try:
+        from psycopg.sql import SQL, Composable, Composed, Identifier
+    except ImportError as error:
+        raise NotSupported(
+            "the PostgreSQL driver is not installed.",
+            hint='install it with: pip install "penstock[postgres]"',
+        ) from error
+
+_NAME_BYTES_MAX = 63  # PostgreSQL cuts longer names short, and two could become one
+_LOCK_S = 10
+_CONNECT_S = 5
+_PATTERN = "_nulls"
+_TYPES: dict[ArrowType, str] = {
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.string(): "text",
+    pa.binary(): "bytea",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    pa.timestamp("us", tz="UTC"): "timestamptz",
+    pa.timestamp("us"): "timestamp",
+}
+_PROGRESS_TABLE = """
+CREATE TABLE IF NOT EXISTS penstock_views (
+    view text PRIMARY KEY, changelog_id text NOT NULL, columns text NOT NULL, key text NOT NULL,
+    next_offset bigint NOT NULL, batch bigint, closed timestamptz)
+"""
+_is = pa.types
+
+
+class PostgresStore:
+    """Thread-safe: one connection writes, another one reads, each used by one thread at a time."""
+
+    def __init__(self, url: str, *, schema: str = "public", watch: Watch = unwatched) -> None:
+        _check_length(schema)
+        self._schema, self._watch = schema, watch
+        self._writer = _Connection(url, schema)
+        self._reader = _Connection(url, schema)
+        self._prepared: dict[str, str] = {}  # view -> id of the changelog it follows
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore, schema {self._schema}>"  # the address may hold a password
+
+    def prepare(self, spec: TableSpec, changelog_id: str) -> Progress:
+        _check_length(spec.name + ROWS_SUFFIX)
+        for name in spec.columns.names:
+            _check_length(name)
+        with self._writer.transaction() as db:
+            _take_turns(db)
+            db.execute(_PROGRESS_TABLE)
+            held = _held(db, spec.name)
+            kept = (
+                held is not None and held.is_of(spec, changelog_id) and _exists(db, spec.name + ROWS_SUFFIX)
+            )
+            if held is None or not kept:
+                _drop(db, spec.name, known=held is not None)
+                _create(db, spec, changelog_id)
+                held = Held(changelog_id, spec.ddl, spec.key, Progress(0))
+        self._prepared[spec.name] = changelog_id
+        return held.progress
+
+    def apply(self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int) -> None:
+        todo = changed(spec, changes)
+        with self._writer.transaction() as db:
+            self._watch("begun")
+            held = _held(db, spec.name, lock=True)
+            before = checked(spec, held, self._prepared.get(spec.name), from_offset)
+            stage = self._staged(db, spec, todo)
+            _remove(db, spec, stage, todo)
+            self._watch("removed")
+            _upsert(db, spec, stage, todo)
+            self._watch("written")
+            _note(db, spec.name, before.after(todo, next_offset))
+            self._watch("noted")
+        self._watch("committed")
+
+    def _staged(self, db: Connection[Any], spec: TableSpec, todo: Changed) -> Identifier:
+        """The changes in a temporary table, which the session keeps and each commit empties."""
+        stage = Identifier("pg_temp", self._writer.stage_of(db, spec))
+        for rows, upsert in ((todo.removals, False), (todo.upserts, True)):
+            if not rows.num_rows:
+                continue
+            names = [*spec.key] if not upsert else spec.values.names
+            columns = SQL(", ").join(map(Identifier, [*names, "_op", _PATTERN]))
+            arrays = [_written(rows[name]) for name in names]
+            ops = pa.array(["u" if upsert else "d"] * rows.num_rows)
+            nulls = pa.array(np.zeros(rows.num_rows, np.int64) if upsert else todo.patterns)
+            copied = pa.table([*arrays, ops, nulls], names=[*map(str, range(len(names))), "_op", _PATTERN])
+            statement = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(stage, columns)
+            with db.cursor().copy(statement) as copy:
+                copy.write(_csv(copied))
+        return stage
+
+    def progress(self, view: str) -> Progress | None:
+        with self._reader.transaction() as db:
+            held = _held(db, view) if _exists(db, "penstock_views") else None
+        return held.progress if held else None
+
+    def rows(
+        self, spec: TableSpec, *, where: Mapping[str, object] | None = None, limit: int | None = None
+    ) -> tuple[pa.Table, Progress]:
+        tests, values = _tests(conditions(spec, where))
+        statement = SQL("SELECT {} FROM {}").format(_names(spec.values.names), _table(spec.name))
+        if tests:
+            statement += SQL(" WHERE ") + SQL(" AND ").join(tests)
+        if spec.key:
+            statement += SQL(" ORDER BY ") + _names(spec.key)
+        with self._reader.transaction() as db:
+            db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            held = _held(db, spec.name) if _exists(db, "penstock_views") else None
+            progress = readable(spec, held)
+            found = db.execute(statement + SQL(" LIMIT %s"), [*values, limit], binary=True).fetchall()
+        return shown(spec, _arrow(spec, found), progress), progress
+
+    def drop(self, view: str) -> None:
+        with self._writer.transaction() as db:
+            _take_turns(db)
+            if _exists(db, "penstock_views") and _held(db, view):
+                _drop(db, view, known=True)
+                db.execute("DELETE FROM penstock_views WHERE view = %s", (view,))
+        self._prepared.pop(view, None)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+
+
+class _Connection:
+    """One PostgreSQL connection, opened when it is needed and again when it broke."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._url, self._schema = url, schema
+        self._mutex = threading.Lock()
+        self._db: Connection[Any] | None = None
+        self._stages: dict[TableSpec, str] = {}
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection[Any]]:
+        import psycopg
+
+        with self._mutex:
+            try:
+                db = self._opened()
+                with db.transaction():
+                    yield db
+            except psycopg.DataError as error:
+                raise BadRecord(
+                    f"PostgreSQL cannot hold a value: {_line(error)}.",
+                    hint="it takes no zero characters in text; leave that column out, or clean it in the view",
+                ) from error
+            except psycopg.Error as error:
+                self._forget()
+                raise StorageError(
+                    f"PostgreSQL: {_line(error)}.", hint="check that it runs, its address and its permissions"
+                ) from error
+
+    def stage_of(self, db: Connection[Any], spec: TableSpec) -> str:
+        """The name of this session's temporary table for changes of such a table."""
+        if spec not in self._stages:
+            name = f"penstock_stage_{len(self._stages)}"
+            typed = [*spec.values, pa.field("_op", pa.string()), pa.field(_PATTERN, pa.int64())]
+            columns = SQL(", ").join(map(_column, typed))
+            table = Identifier("pg_temp", name)
+            db.execute(SQL("DROP TABLE IF EXISTS {}").format(table))  # of a transaction that failed later
+            db.execute(
+                SQL("CREATE TEMP TABLE {} ({}) ON COMMIT DELETE ROWS").format(Identifier(name), columns)
+            )
+            self._stages[spec] = name
+        return self._stages[spec]
+
+    def close(self) -> None:
+        with self._mutex:
+            self._forget()
+
+    def _opened(self) -> Connection[Any]:
+        import psycopg
+
+        if self._db is None or self._db.closed:
+            self._forget()
+            db = psycopg.connect(
+                self._url, autocommit=True, connect_timeout=_CONNECT_S, tcp_user_timeout=_LOCK_S * 1_000
+            )
+            self._db = db
+            for name, value in (("TimeZone", "UTC"), ("lock_timeout", f"{_LOCK_S}s")):
+                db.execute("SELECT set_config(%s, %s, false)", (name, value))
+            db.execute(SQL("SET search_path TO {}").format(Identifier(self._schema)))
+        return self._db
+
+    def _forget(self) -> None:
+        if self._db is not None:
+            with suppress(Exception):
+                self._db.close()
+        self._db = None
+        self._stages.clear()
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _take_turns(db: Connection[Any]) -> None:
+    """Two followers that start together would both create the tables."""
+    db.execute("SELECT pg_advisory_xact_lock(hashtext('penstock_views'))")
+
+
+def _held(db: Connection[Any], view: str, *, lock: bool = False) -> Held | None:
+    statement = (
+        "SELECT changelog_id, columns, key, next_offset, batch, "
+        "(extract(epoch FROM closed) * 1000000)::bigint FROM penstock_views WHERE view = %s"
+    )
+    found = db.execute(SQL(statement) + SQL(" FOR UPDATE" if lock else ""), (view,)).fetchone()
+    if found is None:
+        return None
+    changelog_id, columns, key, next_offset, batch, closed_us = found
+    return Held(changelog_id, columns, tuple(json.loads(key)), Progress(next_offset, batch, closed_us))
+
+
+def _note(db: Connection[Any], view: str, progress: Progress) -> None:
+    closed = as_text(pa.array([progress.closed_us], pa.timestamp("us")))[0].as_py()
+    db.execute(
+        "UPDATE penstock_views SET next_offset = %s, batch = %s, closed = %s::timestamptz WHERE view = %s",
+        (progress.next_offset, progress.batch, closed, view),
+    )
+
+
+# ---- tables ---------------------------------------------------------------------------------------
+
+
+def _exists(db: Connection[Any], name: str) -> bool:
+    found = db.execute(
+        "SELECT 1 FROM pg_class WHERE relname = %s AND relnamespace = current_schema()::regnamespace", (name,)
+    )
+    return found.fetchone() is not None
+
+
+def _drop(db: Connection[Any], view: str, *, known: bool) -> None:
+    """Only what Penstock has made: anything else of that name is somebody's data."""
+    if known:
+        kind = "SELECT 1 FROM pg_views WHERE viewname = %s AND schemaname = current_schema()"
+        if db.execute(kind, (view,)).fetchone():
+            db.execute(SQL("DROP VIEW {}").format(Identifier(view)))
+        db.execute(SQL("DROP TABLE IF EXISTS {}").format(_table(view)))
+    for name in (view, view + ROWS_SUFFIX):
+        if _exists(db, name):
+            raise BadOption(
+                f'the database has a table "{name}" that is not Penstock\'s.',
+                hint="rename the view or that table, or keep the views in a schema of their own",
+            )
+
+
+def _create(db: Connection[Any], spec: TableSpec, changelog_id: str) -> None:
+    columns = [_column(column) for column in spec.values]
+    if spec.key:
+        # From 15 on the index itself can keep NULLs apart from each other; before, only `_remove` does.
+        nulls = SQL("NULLS NOT DISTINCT ") if db.info.server_version >= 150000 else SQL("")
+        columns.append(SQL("UNIQUE {}({})").format(nulls, _names(spec.key)))
+    db.execute(SQL("CREATE TABLE {} ({})").format(_table(spec.name), SQL(", ").join(columns)))
+    selected: Composable = _names(spec.values.names)
+    if spec.windowed:
+        final = SQL("{}, coalesce({} <= (SELECT closed FROM penstock_views WHERE view = {}), false) AS final")
+        selected = final.format(selected, Identifier(WINDOW_END), spec.name)
+    db.execute(
+        SQL("CREATE VIEW {} AS SELECT {} FROM {}").format(Identifier(spec.name), selected, _table(spec.name))
+    )
+    db.execute(
+        "INSERT INTO penstock_views VALUES (%s, %s, %s, %s, 0, NULL, NULL) ON CONFLICT (view) DO UPDATE SET "
+        "changelog_id = excluded.changelog_id, columns = excluded.columns, key = excluded.key, "
+        "next_offset = 0, batch = NULL, closed = NULL",
+        (spec.name, changelog_id, spec.ddl, json.dumps(spec.key)),
+    )
+
+
+def _check_length(name: str) -> None:
+    length = len(name.encode())
+    if length > _NAME_BYTES_MAX:
+        raise BadOption(
+            f'the name "{name}" has {length} bytes; PostgreSQL takes at most {_NAME_BYTES_MAX}.',
+            hint="choose a shorter name",
+        )
+
+
+def _table(view: str) -> Identifier:
+    return Identifier(view + ROWS_SUFFIX)
+
+
+def _names(names: Any) -> Composed:
+    return SQL(", ").join(map(Identifier, names))
+
+
+def _column(column: Any) -> Composable:
+    return SQL("{} {}").format(Identifier(column.name), _type_of(column.type))
+
+
+def _type_of(dtype: ArrowType) -> SQL:
+    if _is.is_nested(dtype):
+        return SQL("jsonb")
+    if _is.is_decimal(dtype):
+        return SQL(f"numeric({int(dtype.precision)}, {int(dtype.scale)})")
+    return SQL(_TYPES[dtype])
+
+
+# ---- rows -----------------------------------------------------------------------------------------
+
+
+def _remove(db: Connection[Any], spec: TableSpec, stage: Identifier, todo: Changed) -> None:
+    """One statement for each set of key columns that are NULL: unlike IS NOT DISTINCT FROM, it uses the index."""
+    for pattern in np.unique(todo.patterns).tolist():
+        same = [SQL("s._op = 'd' AND s.{} = {}").format(Identifier(_PATTERN), pattern)]
+        for at, name in enumerate(map(Identifier, spec.key)):
+            test = SQL("t.{} IS NULL") if pattern >> at & 1 else SQL("t.{} = s.{}")
+            same.append(test.format(name, name) if not pattern >> at & 1 else test.format(name))
+        statement = SQL("DELETE FROM {} t USING {} s WHERE {}")
+        db.execute(statement.format(_table(spec.name), stage, SQL(" AND ").join(same)))
+
+
+def _upsert(db: Connection[Any], spec: TableSpec, stage: Identifier, todo: Changed) -> None:
+    if not todo.upserts.num_rows:
+        return
+    names = _names(spec.values.names)
+    statement: Composed = SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE _op = {}").format(
+        _table(spec.name), names, names, stage, UPSERT
+    )
+    if spec.key:
+        updated = [
+            SQL("{} = excluded.{}").format(Identifier(name), Identifier(name))
+            for name in spec.values.names
+            if name not in spec.key
+        ]
+        statement += SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(
+            _names(spec.key), SQL(", ").join(updated)
+        )
+    db.execute(statement)
+
+
+def _written(column: ArrowArray) -> ArrowArray:
+    """A column as COPY takes it."""
+    column = as_text(whole(column))
+    if not _is.is_binary(column.type):
+        return column
+    return pa.array([None if v is None else "\\x" + v.hex() for v in column.to_pylist()], pa.string())
+
+
+def _csv(table: pa.Table) -> bytes:
+    """NULL is an empty field, and text always has quotes, so that the empty text is another one."""
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(table, buffer, pyarrow.csv.WriteOptions(include_header=False))
+    return buffer.getvalue()
+
+
+def _tests(wanted: Mapping[str, ArrowArray]) -> tuple[list[Composable], list[Any]]:
+    tests: list[Composable] = []
+    values: list[Any] = []
+    for name, column in wanted.items():
+        value = _written(column)[0].as_py()
+        if value is None:
+            tests.append(SQL("{} IS NULL").format(Identifier(name)))
+        else:
+            tests.append(SQL("{} = %s::{}").format(Identifier(name), _type_of(column.type)))
+            values.append(value)
+    return tests, values
+
+
+def _arrow(spec: TableSpec, found: list[tuple[Any, ...]]) -> pa.Table:
+    if not found:
+        return spec.values.empty_table()
+    columns = zip(*found, strict=True)
+    arrays = [
+        from_parsed(column.type, list(each)) if _is.is_nested(column.type) else pa.array(each, column.type)
+        for column, each in zip(spec.values, columns, strict=True)
+    ]
+    return pa.table(arrays, schema=spec.values)
