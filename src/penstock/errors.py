@@ -10,6 +10,7 @@ PenstockError
 │   ├── BadRecord             wrong type, missing or unknown column, missing key
 │   ├── RecordTooLarge
 │   ├── BadOption             an option or a value outside its range
+│   ├── BadDefinition         a view or stream that cannot be built; says file and line
 │   └── NotSupported          this topic or backend does not offer that
 ├── OffsetOutOfRange          asked for what the log does not hold (any more)
 │   └── RecordsLost           retention overtook a consumer; says how many
@@ -130,6 +131,14 @@ class RecordTooLarge(BadRecord):
 
 class BadOption(BadInput):
     """A value outside its range, or options that contradict each other."""
+
+
+class BadDefinition(BadInput):
+    """A view or stream that cannot be run as it is written."""
+
+    def __init__(self, message: str, *, hint: str = "", file: str | None = None, line: int | None = None) -> None:
+        self.file, self.line = file, line
+        super().__init__(f"{file}:{line}: {message}" if file else message, hint=hint)
 
 
 class NotSupported(BadInput):

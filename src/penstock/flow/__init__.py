@@ -1,0 +1,1 @@
+"""Event-time processing on Spark: the one room that imports pyspark."""

@@ -1,0 +1,219 @@
+"""`ps.aggregate`: windows of event time over a stream, with every (row, window) pair accounted for.
+
+A pair is late when its window ends at or before the watermark that the row met (see times.py). Pairs in time are
+counted, late ones are diverted, dropped or correct the window; exactly one of these. Spark's own watermark trails
+ours, so Spark itself never drops a row that we have counted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from penstock.clock import duration_ms
+from penstock.errors import BadDefinition, BadOption
+from penstock.flow import build as builds
+from penstock.flow.aggregates import Aggregate
+from penstock.flow.build import AnotherClock, Build, Clock, Emit, Late, Operator
+from penstock.flow.windows import Hopping, Session, Sliding, Tumbling, Window
+from penstock.schema import did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+REVISION = "_revision"
+
+
+def aggregate(
+    stream: DataFrame,
+    *,
+    by: str | Sequence[str] = (),
+    window: Window | None = None,
+    clock: Clock | None = None,
+    late: Late = "divert",
+    correct_for: str | float | None = None,
+    emit: Emit | None = None,
+    **aggregates: Aggregate | Column,
+) -> DataFrame:
+    """Group a stream by columns and windows of time: `ps.aggregate(s, by="page", window=w, views=ps.count())`.
+
+    The result has the columns of `by`, a `window` (start, end) and the aggregates. It is kept current while a
+    window is open; with `emit="final"` a window comes out once, when it is closed. `clock` says whose time counts:
+    the events' own, the log's ("append") or this machine's at the moment of processing.
+    """
+    build = builds.current()
+    if clock is not None and clock != build.clock:
+        raise AnotherClock(_one_of("clock", clock, Clock))
+    keys = [by] if isinstance(by, str) else list(by)
+    _check(stream, keys, window, late, correct_for, aggregates)
+    operator = Operator(
+        _name(window),
+        late=late,
+        emit=emit or ("final" if isinstance(window, Session | Sliding) else "live"),
+        span_us=window.span_us if window else 0,
+        correct_us=duration_ms(correct_for) * 1_000 if correct_for is not None else 0,
+        windowed=window is not None,
+        not_verifiable="it counts processing time" if build.clock == "processing" else None,
+        approximate={name: a.error for name, a in aggregates.items() if isinstance(a, Aggregate) and a.error},
+    )
+    build.operators.append(operator)
+    time = time_of(stream)
+    if isinstance(window, Sliding):
+        return _sliding(build, operator, stream, keys, time, window, aggregates)
+    if isinstance(window, Session):
+        return _session(build, operator, stream, keys, time, window, aggregates)
+    return _windowed(build, operator, stream, keys, time, window, aggregates)
+
+
+def time_of(stream: DataFrame) -> str:
+    """The column that is the stream's event time, under whatever name it has now."""
+    for field in stream.schema.fields:
+        if field.metadata.get(builds.TIME_MARK):
+            return str(field.name)
+    raise BadDefinition(
+        f'the stream has lost its event time "{builds.current().time}".', hint="keep that column in select()"
+    )
+
+
+def _windowed(
+    build: Build, operator: Operator, stream: DataFrame, keys: list[str], time: str,
+    window: Tumbling | Hopping | None, aggregates: Mapping[str, Aggregate | Column],
+) -> DataFrame:  # fmt: skip
+    from pyspark.sql import functions as F
+
+    operator.output = "append" if operator.emit == "final" and window else "update"
+    if window is None:
+        late_rows(build, operator, stream, None)
+        return stream.groupBy(*keys).agg(*_columns(aggregates, time, None))
+    pairs = with_system(stream, time).withColumn("window", spark_window(window, time))
+    oldest = F.col("_watermark") - _interval(operator.correct_us)
+    late_rows(build, operator, pairs, F.col("window.end") <= oldest)
+    columns = _columns(aggregates, time, window.size_us)
+    if operator.late == "correct":
+        corrects = F.when(F.col("window.end") <= F.col("_watermark"), 1).otherwise(0)
+        columns.append(F.sum(corrects).cast("int").alias(REVISION))
+    in_time = pairs.filter(F.col("window.end") > oldest)
+    return in_time.groupBy(*keys, "window").agg(*columns)
+
+
+def _session(
+    build: Build, operator: Operator, stream: DataFrame, keys: list[str], time: str, window: Session,
+    aggregates: Mapping[str, Aggregate | Column],
+) -> DataFrame:  # fmt: skip
+    from pyspark.sql import functions as F
+
+    operator.output = "append"
+    rows = with_system(stream, time)
+    late_rows(build, operator, rows, F.col(time) <= F.col("_watermark"))
+    in_time = rows.filter(F.col(time) > F.col("_watermark"))
+    gap = f"{window.gap_us} microseconds"
+    grouped = in_time.groupBy(*keys, F.session_window(F.col(time), gap).alias("window"))
+    length = F.unix_micros("window.end") - F.unix_micros("window.start")
+    return grouped.agg(*_columns(aggregates, time, length))
+
+
+def _sliding(
+    build: Build, operator: Operator, stream: DataFrame, keys: list[str], time: str, window: Sliding,
+    aggregates: Mapping[str, Aggregate | Column],
+) -> DataFrame:  # fmt: skip
+    raise BadDefinition("sliding windows are not built yet.")
+
+
+def spark_window(window: Tumbling | Hopping, time: str) -> Column:
+    from pyspark.sql import functions as F
+
+    if isinstance(window, Tumbling):
+        return F.window(time, f"{window.size_us} microseconds")
+    return F.window(time, f"{window.size_us} microseconds", f"{window.hop_us} microseconds")
+
+
+def with_system(stream: DataFrame, time: str) -> DataFrame:
+    """The stream with the columns in sight that say where and when a row came."""
+    from penstock.flow.hidden import carries
+
+    missing = [name for name in builds.PLACE if name not in stream.columns]
+    if not all(carries(stream, name) for name in missing):
+        raise BadDefinition(
+            "the rows no longer say where they came from: something before this grouped or united them.",
+            hint="read several topics with ps.stream(one, other), and put stateful steps into @app.stream",
+        )
+    return stream.select("*", *missing)
+
+
+def late_rows(build: Build, operator: Operator, rows: DataFrame, is_late: Column | None) -> None:
+    """In the second look at a batch, tell the build which pairs were left out."""
+    if build.mode != "odd":
+        return
+    from pyspark.sql import functions as F
+
+    unusable = ~F.col("_time_usable")
+    rows = rows if "_watermark" in rows.columns else rows.select("*", *builds.PLACE)
+    found = rows.select("*", "_time_usable").filter(unusable if is_late is None else unusable | is_late)
+    window = F.col("window") if "window" in rows.columns else None
+    own = [name for name in rows.columns if not name.startswith("_") and name != "window"]
+    at = {name: F.col(f"window.{name}") if window is not None else F.lit(None) for name in ("start", "end")}
+    operator.late_rows = found.select(
+        F.struct(*own).alias("row"),
+        F.when(~unusable, at["start"]).cast("timestamp").alias("window_start"),
+        F.when(~unusable, at["end"]).cast("timestamp").alias("window_end"),
+        F.col("_watermark").alias("watermark"),
+        F.when(unusable, "no usable event time").otherwise("late").alias("reason"),
+        F.col("_topic").alias("topic"),
+        F.col("_partition").alias("partition"),
+        F.col("_offset").alias("offset"),
+    ).dropDuplicates(["reason", "topic", "partition", "offset", "window_start"])
+
+
+def _columns(
+    aggregates: Mapping[str, Aggregate | Column], time: str, length_us: int | Column | None
+) -> list[Column]:
+    return [
+        (a.to_column(time, length_us=length_us) if isinstance(a, Aggregate) else a).alias(name)
+        for name, a in aggregates.items()
+    ]
+
+
+def _interval(length_us: int) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr(f"INTERVAL '{length_us / 1_000_000:.6f}' SECOND")
+
+
+def _check(
+    stream: DataFrame, keys: list[str], window: Window | None, late: Late, correct_for: object,
+    aggregates: Mapping[str, Aggregate | Column],
+) -> None:  # fmt: skip
+    for key in keys:
+        if key not in stream.columns:
+            raise BadDefinition(f'there is no column "{key}" to group by.', hint=did_you_mean(key, stream.columns))
+    if not aggregates:
+        raise BadDefinition("nothing to aggregate.", hint="name at least one, as views=ps.count()")
+    _one_of("late", late, Late)
+    if (late == "correct") != (correct_for is not None):
+        raise BadDefinition(
+            'late="correct" and correct_for belong together.', hint='late="correct", correct_for="1 hour"'
+        )
+    for name, a in aggregates.items():
+        _check_aggregate(stream, window, name, a)
+
+
+def _check_aggregate(stream: DataFrame, window: Window | None, name: str, a: Aggregate | Column) -> None:
+    if name.startswith("_") or name == "window":
+        raise BadDefinition(f'an aggregate cannot be named "{name}".', hint="choose a name without _ before it")
+    if isinstance(a, Aggregate):
+        a.check(stream.select("*", *builds.PLACE).schema if a.needs_arrival else stream.schema)
+    elif isinstance(window, Session | Sliding):
+        raise BadDefinition(
+            f'"{name}" is a Spark column, which {_name(window)} windows cannot compute.',
+            hint="use ps.count(), ps.sum(...) and their like",
+        )
+
+
+def _one_of(option: str, value: Any, kinds: Any) -> Any:
+    if value not in get_args(kinds):
+        raise BadOption(f"{option}={value!r}.", hint="choose one of " + ", ".join(get_args(kinds)))
+    return value
+
+
+def _name(window: Window | None) -> str:
+    return type(window).__name__.lower() if window else "unwindowed"

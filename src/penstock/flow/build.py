@@ -1,0 +1,180 @@
+"""What is known while a definition is being built: how its topics are read, and what its operators said.
+
+A definition is a plain function that returns a DataFrame. It is called several times, in different modes:
+once to run it as a stream, and again whenever rows have to be looked at a second time (the late ones of a batch,
+all of them for verify). `stream()` of a topic asks the build what kind of DataFrame is wanted; operators
+tell it what they did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.errors import BadDefinition
+from penstock.flow.offset import STEP_US, Offset
+from penstock.flow.plan import Scan
+from penstock.log.log import Log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Mode = Literal["stream", "batch", "odd"]
+Clock = Literal["event", "append", "processing"]
+Late = Literal["divert", "drop", "correct"]
+Emit = Literal["live", "final"]
+
+HIDDEN = (
+    "_topic", "_partition", "_offset", "_timestamp", "_watermark", "_event_time", "_processed",
+    "_time_usable", "_heartbeat",
+)  # fmt: skip
+
+
+PLACE = ("_topic", "_partition", "_offset", "_timestamp", "_watermark")
+"""What operators need to know of a row beside its own columns."""
+
+TIME_MARK = "penstock.time"
+"""In the metadata of the column that is a stream's event time: it stays with the column when it is renamed."""
+
+
+class AnotherClock(Exception):
+    """The definition counts time by another clock than its topics were opened with: build it again."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.clock = clock
+
+
+@dataclass(slots=True)
+class Operator:
+    """One stateful operator, as it was used."""
+
+    name: str
+    late: Late = "divert"
+    emit: Emit = "live"
+    span_us: int = 0  # how long after an event its last window can end
+    correct_us: int = 0
+    windowed: bool = True
+    output: Literal["update", "append", "changes"] = "update"
+    late_rows: DataFrame | None = None  # in mode "odd": the (row, window) pairs it leaves out
+    not_verifiable: str | None = None
+    approximate: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Build:
+    """One call of a definition."""
+
+    session: SparkSession
+    log: Log
+    home: str
+    mode: Mode = "stream"
+    clock: Clock = "event"
+    ticks: bool = False
+    rows_max: int = 1_000_000
+    settle_us: int = 0
+    extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
+    batches: Sequence[Offset] = ()
+    replay: Mapping[str, str] = field(default_factory=dict)  # further options of the source
+    topics: list[str] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    time: str | None = None
+
+    def scan(self, topics: Sequence[str]) -> Scan:
+        return Scan(tuple(topics), self.clock, self.rows_max, self.settle_us)
+
+
+_current: contextvars.ContextVar[Build | None] = contextvars.ContextVar("penstock_build", default=None)
+
+
+def current() -> Build:
+    """The build under way. Operators and `stream()` mean nothing outside of one."""
+    build = _current.get()
+    if build is None:
+        raise BadDefinition(
+            "a stream can only be used inside a definition.",
+            hint="put it into a function under @app.view or @app.stream",
+        )
+    return build
+
+
+@contextlib.contextmanager
+def building(build: Build) -> Iterator[Build]:
+    token = _current.set(build)
+    try:
+        yield build
+    finally:
+        _current.reset(token)
+
+
+def call(function: Callable[[], Any], build: Build) -> DataFrame:
+    """Build a definition, again if it counts time by another clock than assumed."""
+    try:
+        with building(build):
+            result: DataFrame = function()
+            return result
+    except AnotherClock as asked:
+        build.clock = asked.clock
+        build.topics.clear()
+        build.operators.clear()
+        with building(build):
+            again: DataFrame = function()
+            return again
+
+
+def stream_of(topics: Sequence[str]) -> DataFrame:
+    """Topics as a DataFrame, of the kind the build under way asks for."""
+    from pyspark.sql import functions as F
+
+    from penstock.flow.hidden import hide
+
+    build = current()
+    build.topics.extend(topic for topic in topics if topic not in build.topics)
+    build.time = _time_column(build, topics)
+    options = _options(build, topics)
+    if build.mode != "stream":
+        plain = build.session.read.format("penstock").options(**options).load()
+        return hide(_marked(plain, build.time), [name for name in HIDDEN if name != build.time])
+    loaded = _marked(build.session.readStream.format("penstock").options(**options).load(), build.time)
+    delay_us = build.scan(topics).lateness_us(build.log) + STEP_US + build.extra_delay_us
+    marked = loaded.withWatermark(build.time, f"{-(-delay_us // 1000)} milliseconds")
+    # One expression that needs the time column: anything else is pushed below the watermark, and the clock is lost.
+    real = marked.filter(F.when(F.col("_heartbeat"), None).otherwise(F.col(build.time)).isNotNull())
+    return hide(real, [name for name in HIDDEN if name != build.time])
+
+
+def _marked(df: DataFrame, time: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return df.withColumn(time, F.col(time).alias(time, metadata={TIME_MARK: True}))
+
+
+def _time_column(build: Build, topics: Sequence[str]) -> str:
+    settings = build.log.port.settings(topics[0])
+    if build.clock == "processing":
+        return "_processed"
+    if build.clock == "append" or settings.event_time is None:
+        return "_timestamp"
+    return "_event_time" if settings.sent_time else settings.event_time
+
+
+def _options(build: Build, topics: Sequence[str]) -> dict[str, str]:
+    options = {
+        "home": build.home,
+        "topics": json.dumps(list(topics)),
+        "clock": build.clock,
+        "time": build.time or "",
+        "rows_max": str(build.rows_max),
+        "settle_us": str(build.settle_us),
+        "tasks": str(build.session.sparkContext.defaultParallelism),
+        "ticks": "true" if build.ticks else "false",
+        **build.replay,
+    }
+    if build.mode == "stream":
+        return options
+    batches = json.dumps([offset.to_json() for offset in build.batches])
+    return {**options, "batches": batches, "odd": "true" if build.mode == "odd" else "false"}

@@ -1,0 +1,227 @@
+"""What the next batch reads: admission by one append-time cut over all partitions and topics.
+
+Ending every partition at the same append time keeps the batches of a replay in the order in which the log was
+written. (Row limits per partition would read a busy partition's past together with a quiet one's present, and
+call the former late.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import UnknownTopic
+from penstock.flow import offset as offsets
+from penstock.flow.offset import NEVER_US, Ends, Offset, Point
+from penstock.flow.times import Bools, Ints, Steps, event_times, micros, steps_of
+from penstock.log.log import Log
+from penstock.log.topic import WATERMARKS
+
+_TICK_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a query reads, and how it counts time there."""
+
+    topics: tuple[str, ...]
+    clock: str = "event"
+    rows_max: int = 1_000_000
+    settle_us: int = 0  # an idle clock stops when it is this far past the last event
+
+    def lateness_us(self, log: Log) -> int:
+        """One query has one lateness: the largest of its topics; none where time is the append's."""
+        if self.clock != "event":
+            return 0
+        return max(log.port.settings(topic).lateness_ms for topic in self.topics) * 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Append and event times of the records between two points, and of declared watermarks among them."""
+
+    appended: Ints
+    event: Ints
+    usable: Bools
+    declared_at: Ints
+    declared: Ints  # as the event time that would move the watermark so far
+
+    def declared_up_to(self, cut_us: int | None) -> Times:
+        """Without what was declared after `cut_us`: what came before it is not read yet."""
+        if cut_us is None:
+            return self
+        known = self.declared_at <= cut_us
+        return replace(self, declared_at=self.declared_at[known], declared=self.declared[known])
+
+    def steps(self, *, lateness_us: int, clock_us: int | None) -> Steps:
+        moving = np.where(self.usable, self.event, NEVER_US)
+        return steps_of(
+            np.concatenate([self.appended, self.declared_at]),
+            np.concatenate([moving, self.declared]),
+            lateness_us=lateness_us,
+            clock_us=clock_us,
+        )
+
+
+def beginning(log: Log, scan: Scan) -> Point:
+    """The oldest records there are."""
+    return Point({topic: _bounds(log, topic, 0) for topic in scan.topics})
+
+
+def newest(log: Log, scan: Scan) -> Ends:
+    return {topic: _bounds(log, topic, 1) for topic in scan.topics}
+
+
+def next_batch(
+    log: Log, scan: Scan, start: Point, *, until: Ends | None = None, now_us: int = 0, ticks: bool = False
+) -> Offset:
+    """The batch after `start`: what is admitted up to `until`, or a tick of an idle clock, or nothing."""
+    start = _grown(log, start)
+    newest_ends = newest(log, scan) if until is None else _wider(until, start)
+    ends = _admitted(log, scan, start, newest_ends, now_us)
+    times = read_times(log, scan, start, ends)
+    times = times.declared_up_to(None if ends == newest_ends else int(times.appended.max(initial=0)))
+    if ends == start.ends and not len(times.declared):
+        return _tick(log, scan, start, now_us) if ticks else offsets.at_rest(start)
+    seen = _highest(start.seen_us, times.event[times.usable])
+    end = Point(
+        ends,
+        seen,
+        clock_us=_highest(_later(start.clock_us, seen), times.declared),
+        cut_us=_highest(start.cut_us, times.appended) or 0,
+        declared=start.declared + len(times.declared),
+    )
+    steps = times.steps(lateness_us=scan.lateness_us(log), clock_us=start.clock_us)
+    odd = bool(np.any(~times.usable | (times.event <= steps.met_by(times.appended))))
+    return Offset(start, end, now_us, odd, len(times.event))
+
+
+def read_times(log: Log, scan: Scan, start: Point, ends: Ends, *, declared: int | None = None) -> Times:
+    """`declared`: how many declared watermarks are known at the end; None for all there are."""
+    appended, event, usable = [_NONE], [_NONE], [np.zeros(0, np.bool_)]
+    for topic in scan.topics:
+        settings = log.port.settings(topic)
+        for batch in _batches(log, topic, start.ends[topic], ends[topic]):
+            times, good = event_times(settings, batch, scan.clock)
+            appended.append(micros(batch.column("_timestamp")))
+            event.append(times)
+            usable.append(good)
+    declarations = _declarations(log, scan, start.declared, declared)
+    return Times(np.concatenate(appended), np.concatenate(event), np.concatenate(usable), *declarations)
+
+
+_NONE: Ints = np.zeros(0, np.int64)
+
+
+def _batches(
+    log: Log, topic: str, starts: tuple[int, ...], ends: tuple[int, ...]
+) -> Iterator[pa.RecordBatch]:
+    for partition, end in enumerate(ends):
+        begin = starts[partition] if partition < len(starts) else log.port.bounds(topic, partition)[0]
+        if begin < end:
+            yield from log.port.read(topic, partition, begin, until=end)
+
+
+def _admitted(log: Log, scan: Scan, start: Point, ends: Ends, now_us: int) -> Ends:
+    """`ends`, or where all partitions end at one append time that admits about `rows_max` records."""
+    if _distance(start.ends, ends) <= scan.rows_max:
+        return ends
+    low = min(
+        _appended_us(log, topic, partition, begin)
+        for topic in scan.topics
+        for partition, (begin, end) in enumerate(zip(start.ends[topic], ends[topic], strict=True))
+        if begin < end
+    )
+    high = max(now_us, low + 1)
+    while _distance(start.ends, _cut(log, start.ends, ends, high)) <= scan.rows_max:
+        high += max(high - low, 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = _distance(start.ends, _cut(log, start.ends, ends, middle)) <= scan.rows_max
+        low, high = (middle, high) if fits else (low, middle)
+    return _cut(log, start.ends, ends, low)
+
+
+def _cut(log: Log, starts: Ends, ends: Ends, cut_us: int) -> Ends:
+    """The ends of what was appended up to and including `cut_us`."""
+    return {
+        topic: tuple(
+            max(starts[topic][p], min(end, log.port.offset_at(topic, p, cut_us + 1)))
+            for p, end in enumerate(numbers)
+        )
+        for topic, numbers in ends.items()
+    }
+
+
+def _appended_us(log: Log, topic: str, partition: int, offset: int) -> int:
+    batch = next(iter(log.port.read(topic, partition, offset)))
+    return int(micros(batch.column("_timestamp").slice(0, 1))[0])
+
+
+def _declarations(log: Log, scan: Scan, known: int, until: int | None) -> tuple[Ints, Ints]:
+    """Declared watermarks from number `known` on; with several topics, only the first topic's count."""
+    if scan.clock != "event":
+        return _NONE, _NONE
+    name = f"{scan.topics[0]}{WATERMARKS}"
+    try:
+        end = log.port.bounds(name, 0)[1]
+    except UnknownTopic:
+        return _NONE, _NONE
+    end = end if until is None else min(end, until)
+    if end <= known:
+        return _NONE, _NONE
+    table = pa.Table.from_batches(log.port.read(name, 0, known, until=end)).combine_chunks()
+    appended = np.concatenate([_NONE, *(micros(c) for c in table.column("_timestamp").chunks)])
+    # The watermark is an event time less the lateness, and moves in steps: round up to the next one.
+    until = np.concatenate([_NONE, *(micros(c) for c in table.column("until").chunks)])
+    moving = -(-(until + scan.lateness_us(log)) // offsets.STEP_US) * offsets.STEP_US
+    return appended, moving
+
+
+def _tick(log: Log, scan: Scan, start: Point, now_us: int) -> Offset:
+    """While nothing is appended, the clock goes on with wall time, until every window must have closed."""
+    if start.seen_us is None or start.clock_us is None:
+        return offsets.at_rest(start)
+    idle_us = now_us - start.cut_us
+    idle_after_us = max(log.port.settings(topic).idle_after_ms for topic in scan.topics) * 1_000
+    clock = min(start.seen_us + idle_us, start.seen_us + scan.settle_us)
+    step = max(_TICK_US, idle_us // 10)
+    due = clock >= start.clock_us + step or clock == start.seen_us + scan.settle_us
+    if idle_us < idle_after_us or not due or clock <= start.clock_us:
+        return offsets.at_rest(start)
+    return Offset(start, offsets.moved(start, clock_us=clock), now_us)
+
+
+def _grown(log: Log, start: Point) -> Point:
+    """Partitions that were added since begin at their beginning."""
+    ends = {
+        topic: numbers
+        + tuple(log.port.bounds(topic, p)[0] for p in range(len(numbers), log.port.settings(topic).partitions))
+        for topic, numbers in start.ends.items()
+    }
+    return start if ends == start.ends else offsets.moved(start, ends=ends)
+
+
+def _wider(ends: Ends, start: Point) -> Ends:
+    """`ends` with as many partitions as `start`: what it does not know, it does not go past."""
+    return {t: tuple(numbers) + start.ends[t][len(numbers) :] for t, numbers in ends.items()}
+
+
+def _bounds(log: Log, topic: str, side: int) -> tuple[int, ...]:
+    return tuple(log.port.bounds(topic, p)[side] for p in range(log.port.settings(topic).partitions))
+
+
+def _distance(starts: Ends, ends: Ends) -> int:
+    return sum(e - s for topic in ends for s, e in zip(starts[topic], ends[topic], strict=True))
+
+
+def _highest(known: int | None, more: Ints) -> int | None:
+    return _later(known, int(more.max())) if len(more) else known
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    known = [time for time in (one, other) if time is not None]
+    return max(known) if known else None

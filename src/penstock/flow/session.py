@@ -1,0 +1,95 @@
+"""One Spark session, tuned for small batches on one machine. See docs/decisions/ for what each setting is for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import NotSupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+_SETTINGS = {
+    # About 40 ms off every hop into Python.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # The default forks some forty processes a batch; the crash tests show that ours survives without.
+    "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.join.stateFormatVersion": "3",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.shuffle.compress": "false",
+    "spark.locality.wait": "0",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # A query that was stopped in the middle of a batch matches a Python traceback with a recursive regex.
+    "spark.driver.extraJavaOptions": "-Xss8m -XX:+UseParallelGC",
+}
+
+
+def start_session(
+    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The running session, or a new one with our source registered."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise NotSupported(
+            "event-time processing runs on Spark, and pyspark is not installed.",
+            hint='pip install "penstock[spark]"; it needs a Java 17 or newer',
+        ) from error
+    cores = os.cpu_count() or 2
+    # Spark's workers must run the Python that runs this.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder: Any = SparkSession.builder.appName(name).master(master or f"local[{cores},4]")
+    chosen = {**_SETTINGS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    with _quiet_start():
+        session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    _write_no_side_files(session)
+    _register(session)
+    return session
+
+
+def _register(session: SparkSession) -> None:
+    import warnings
+
+    from penstock.flow.source import LogSource
+
+    with warnings.catch_warnings():  # says that a name is taken when a session is used again
+        warnings.simplefilter("ignore")
+        session.dataSource.register(LogSource)
+
+
+def _write_no_side_files(session: SparkSession) -> None:
+    """Hadoop's local files would each get a .crc file beside them."""
+    jvm: Any = session._jvm
+    local = jvm.java.net.URI("file:///")
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(local, session._jsc.hadoopConfiguration())
+    files.setWriteChecksum(False)
+    files.setVerifyChecksum(False)
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Any:
+    """The launcher greets people on stderr before its log level can be set."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -1,0 +1,140 @@
+"""The pieces of a batch that Spark's tasks read, each with the watermarks its records met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.flow.offset import Offset, Point
+from penstock.flow.plan import Scan, read_times
+from penstock.flow.times import Bools, Ints, Steps, event_times, micros
+from penstock.log.log import Log
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_ROWS_MIN = 32_768  # a smaller slice is not worth a task
+_ROWS_SENT = 65_536  # small appends are joined to batches of this size on their way to Spark
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Offsets [start, end) of one partition. `floors[i]` is the least watermark from `floor_from[i]` on."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    clock: str
+    processed_us: int
+    steps: Steps
+    floor_from: Ints
+    floors: Ints
+
+
+def slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> list[Slice]:
+    """The slices of consecutive batches. Each batch has its own floor: the watermark at its start."""
+    start, end = past[0].start, past[-1].end
+    lateness_us = scan.lateness_us(log)
+    times = read_times(log, scan, start, end.ends, declared=end.declared)
+    steps = times.steps(lateness_us=lateness_us, clock_us=start.clock_us)
+    rows_each = max(_ROWS_MIN, -(-len(times.event) // tasks))
+    return [
+        Slice(topic, p, first, last, scan.clock, past[-1].processed_us, steps, *_floors(past, topic, p, lateness_us))
+        for topic in scan.topics
+        for p, partition_end in enumerate(end.ends[topic])
+        for first, last in _pieces(_begin(start, topic, p), partition_end, rows_each)
+    ]  # fmt: skip
+
+
+def _begin(start: Point, topic: str, partition: int) -> int:
+    known = start.ends[topic]
+    return known[partition] if partition < len(known) else 0
+
+
+def _pieces(start: int, end: int, rows_each: int) -> Iterator[tuple[int, int]]:
+    for first in range(start, end, rows_each):
+        yield first, min(first + rows_each, end)
+
+
+def _floors(past: Sequence[Offset], topic: str, partition: int, lateness_us: int) -> tuple[Ints, Ints]:
+    starts = np.array([_begin(batch.start, topic, partition) for batch in past], np.int64)
+    return starts, np.array([batch.start.watermark_us(lateness_us) for batch in past], np.int64)
+
+
+def read_slice(log: Log, piece: Slice, schema: pa.Schema, *, odd: bool) -> Iterator[pa.RecordBatch]:
+    """Its records with the system columns that `schema` asks for.
+
+    `odd`: only those behind the watermark or without a usable event time (`_time_usable` tells which);
+    otherwise, only those with one.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in log.port.read(piece.topic, piece.partition, piece.start, until=piece.end):
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS_SENT:
+            yield from _prepared(log, piece, waiting, schema, odd=odd)
+            waiting, rows = [], 0
+    if waiting:
+        yield from _prepared(log, piece, waiting, schema, odd=odd)
+
+
+def _prepared(
+    log: Log, piece: Slice, batches: list[pa.RecordBatch], schema: pa.Schema, *, odd: bool
+) -> Iterator[pa.RecordBatch]:
+    settings = log.port.settings(piece.topic)
+    for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+        times, usable = event_times(settings, batch, piece.clock)
+        met = _watermarks(piece, batch)
+        keep = ~usable | (times <= met) if odd else usable
+        whole = _with_system_columns(batch, schema, piece, times=times, usable=usable, met=met)
+        yield whole if keep.all() else whole.filter(pa.array(keep))
+
+
+def _watermarks(piece: Slice, batch: pa.RecordBatch) -> Ints:
+    appended = micros(batch.column("_timestamp"))
+    if appended[0] == appended[-1]:  # one append, as large ones are
+        met = np.full(len(appended), piece.steps.met_by(appended[:1])[0])
+    else:
+        met = piece.steps.met_by(appended)
+    if len(piece.floors) == 1:
+        return np.maximum(met, piece.floors[0])
+    places = np.asarray(batch.column("_offset"))
+    index = np.searchsorted(piece.floor_from, places, side="right") - 1
+    return np.maximum(met, piece.floors[np.maximum(index, 0)])
+
+
+def _with_system_columns(
+    batch: pa.RecordBatch, schema: pa.Schema, piece: Slice, *, times: Ints, usable: Bools, met: Ints
+) -> pa.RecordBatch:
+    made = {
+        "_topic": lambda: pa.array([piece.topic] * len(batch), pa.string()),
+        "_watermark": lambda: _timestamps(met),
+        "_event_time": lambda: _timestamps(times),
+        "_processed": lambda: _timestamps(np.full(len(batch), piece.processed_us)),
+        "_time_usable": lambda: pa.array(usable),
+        "_heartbeat": lambda: pa.array(np.zeros(len(batch), np.bool_)),
+    }
+    columns = [
+        made[field.name]() if field.name in made else batch.column(field.name).cast(field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _timestamps(times: Ints) -> pa.Array:
+    return pa.array(times, pa.int64()).cast(_TIMESTAMP)
+
+
+def heartbeat(schema: pa.Schema, time_column: str, clock_us: int) -> pa.RecordBatch:
+    """A row that is no record: it only shows Spark what time it is."""
+    values = {"_heartbeat": True, time_column: clock_us}
+    columns = [pa.array([values.get(field.name)], _plain_type(field)).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain_type(field: pa.Field) -> pa.DataType:
+    return pa.int64() if pa.types.is_timestamp(field.type) else field.type
+

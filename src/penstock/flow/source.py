@@ -1,0 +1,175 @@
+"""The log as a Spark data source, batch and streaming: `spark.readStream.format("penstock")`.
+
+Spark runs the stream reader's planning in one long-lived process on the driver, and `read` on pickled copies in
+its Python workers; only options travel. Options: `home`, `topics` (JSON list), `clock`, `time` (name of the
+time column), `rows_max`, `tasks`, `settle_us`, `ticks`, and either nothing (a stream) or `batches` (a JSON list of
+offsets: a batch read of exactly these).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.clock import SystemClock
+from penstock.flow import plan, slices
+from penstock.flow.offset import Offset, Point, at_rest
+from penstock.flow.plan import Scan
+from penstock.log.log import Log, open_log
+
+NAME = "penstock"
+_WAIT_S = 0.1
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+_logs: dict[str, Log] = {}
+
+
+def log_at(home: str) -> Log:
+    """The log under `home`, opened once per process."""
+    if home not in _logs:
+        _logs[home] = open_log(home)
+    return _logs[home]
+
+
+def source_schema(log: Log, scan: Scan) -> pa.Schema:
+    """The columns of the first topic, all nullable (a heartbeat has none), and the system's."""
+    settings = log.port.settings(scan.topics[0])
+    system = [
+        pa.field("_topic", pa.string()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+        pa.field("_timestamp", _TIMESTAMP),
+        pa.field("_watermark", _TIMESTAMP),
+        pa.field("_event_time", _TIMESTAMP),
+        pa.field("_processed", _TIMESTAMP),
+        pa.field("_time_usable", pa.bool_()),
+        pa.field("_heartbeat", pa.bool_()),
+    ]
+    return pa.schema([*(field.with_nullable(True) for field in settings.stored), *system])
+
+
+class _Range(InputPartition):
+    """One slice for a task; `clock_us` where this task also shows Spark the time."""
+
+    def __init__(self, piece: slices.Slice | None, clock_us: int | None = None) -> None:
+        super().__init__(piece)
+        self.piece = piece
+        self.clock_us = clock_us
+
+
+class _Reading:
+    """What batch and stream readers share. Holds options alone: it is pickled to Spark's workers."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.home = options["home"]
+        self.scan = Scan(
+            tuple(json.loads(options["topics"])),
+            options["clock"],
+            int(options["rows_max"]),
+            int(options["settle_us"]),
+        )
+        self.time = options["time"]
+        self.tasks = int(options["tasks"])
+        self.odd = options.get("odd") == "true"
+        self.schema = schema
+
+    def ranges(self, past: Sequence[Offset]) -> list[_Range]:
+        found = slices.slices_of(log_at(self.home), self.scan, past, tasks=self.tasks)
+        return [_Range(piece) for piece in found]
+
+    def read(self, partition: _Range) -> Iterator[pa.RecordBatch]:
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        if partition.clock_us is not None:
+            yield slices.heartbeat(schema, self.time, partition.clock_us)
+        if partition.piece is not None:
+            yield from slices.read_slice(log_at(self.home), partition.piece, schema, odd=self.odd)
+
+
+class LogReader(_Reading, DataSourceReader):
+    """A batch read of given batches of a stream."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.past = [Offset.from_json(plain) for plain in json.loads(options["batches"])]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self.ranges(self.past) if self.past else []
+
+
+class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An endless read; each offset it gives describes its batch whole."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.ticks = options["ticks"] == "true"
+        # A replay goes to the recorded position and no further before it stops there once.
+        self.replay_to = Offset.from_json(json.loads(options["replay_to"])) if options.get("replay_to") else None
+        self.until: Mapping[str, tuple[int, ...]] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return at_rest(plan.beginning(log_at(self.home), self.scan)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.until = plan.newest(log_at(self.home), self.scan)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        log, known = log_at(self.home), Offset.from_json(start)
+        found = self._next(log, known.end)
+        if found.start == found.end and self.until is None:
+            # Woken by the first append instead of asked again and again.
+            topic = self.scan.topics[0]
+            log.port.wait(topic, dict(enumerate(known.end.ends[topic])), _WAIT_S)
+            found = self._next(log, known.end)
+        return start if found.start == found.end else found.to_json()
+
+    def _next(self, log: Log, start: Point) -> Offset:
+        now_us = SystemClock().now_us()
+        return plan.next_batch(
+            log, self.scan, start, until=self.until, now_us=now_us, ticks=self.ticks and self.until is None
+        )
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        batch = Offset.from_json(end)
+        clock = batch.end.clock_us
+        beat = [_Range(None, clock)] if clock is not None and clock != batch.start.clock_us else []
+        return [*self.ranges([batch]), *beat] or [_Range(None)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to free: the log keeps what it was told to keep."""
+
+
+class LogSource(DataSource):
+    """The log for `spark.read` and `spark.readStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        topics = tuple(json.loads(self.options["topics"]))
+        return from_arrow_schema(source_schema(log_at(self.options["home"]), Scan(topics)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return LogStreamReader(self.options, schema)
