@@ -139,10 +139,8 @@ class Follower:
 
     def _is_full(self, held: list[pa.RecordBatch], more: pa.RecordBatch) -> bool:
         together = [*held, more]
-        return (
-            sum(piece.num_rows for piece in together) > self._chunk_records
-            or sum(piece.nbytes for piece in together) > _CHUNK_BYTES
-        )
+        too_many = sum(piece.num_rows for piece in together) > self._chunk_records
+        return too_many or bool(sum(piece.nbytes for piece in together) > _CHUNK_BYTES)
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         rows = min(self._chunk_records, max(1, batch.num_rows * _CHUNK_BYTES // max(1, batch.nbytes)))

@@ -50,6 +50,9 @@ _NAME_BYTES_MAX = 63  # PostgreSQL cuts longer names short, and two could become
 _LOCK_S = 10
 _CONNECT_S = 5
 _PATTERN = "_nulls"
+# A commit need not wait for the disk: what a crash of the server takes back goes together with its
+# offset, and is read from the log again.
+_SESSION = (("TimeZone", "UTC"), ("lock_timeout", f"{_LOCK_S}s"), ("synchronous_commit", "off"))
 _TYPES: dict[ArrowType, str] = {
     pa.int8(): "smallint",
     pa.int16(): "smallint",
@@ -93,10 +96,8 @@ class PostgresStore:
             _take_turns(db)
             db.execute(_PROGRESS_TABLE)
             held = _held(db, spec.name)
-            kept = (
-                held is not None and held.is_of(spec, changelog_id) and _exists(db, spec.name + ROWS_SUFFIX)
-            )
-            if held is None or not kept:
+            there = _exists(db, spec.name + ROWS_SUFFIX)
+            if held is None or not there or not held.is_of(spec, changelog_id):
                 _drop(db, spec.name, known=held is not None)
                 _create(db, spec, changelog_id)
                 held = Held(changelog_id, spec.ddl, spec.key, Progress(0))
@@ -188,15 +189,19 @@ class _Connection:
                 with db.transaction():
                     yield db
             except psycopg.DataError as error:
+                self._stages.clear()
                 raise BadRecord(
                     f"PostgreSQL cannot hold a value: {_line(error)}.",
-                    hint="it takes no zero characters in text; leave that column out, or clean it in the view",
+                    hint="it takes no zero characters in text; clean that column in the view",
                 ) from error
             except psycopg.Error as error:
                 self._forget()
                 raise StorageError(
                     f"PostgreSQL: {_line(error)}.", hint="check that it runs, its address and its permissions"
                 ) from error
+            except BaseException:
+                self._stages.clear()  # the transaction that made one may be rolled back
+                raise
 
     def stage_of(self, db: Connection[Any], spec: TableSpec) -> str:
         """The name of this session's temporary table for changes of such a table."""
@@ -225,7 +230,7 @@ class _Connection:
                 self._url, autocommit=True, connect_timeout=_CONNECT_S, tcp_user_timeout=_LOCK_S * 1_000
             )
             self._db = db
-            for name, value in (("TimeZone", "UTC"), ("lock_timeout", f"{_LOCK_S}s")):
+            for name, value in _SESSION:
                 db.execute("SELECT set_config(%s, %s, false)", (name, value))
             db.execute(SQL("SET search_path TO {}").format(Identifier(self._schema)))
         return self._db
@@ -347,12 +352,15 @@ def _type_of(dtype: ArrowType) -> SQL:
 
 
 def _remove(db: Connection[Any], spec: TableSpec, stage: Identifier, todo: Changed) -> None:
-    """One statement for each set of key columns that are NULL: unlike IS NOT DISTINCT FROM, it uses the index."""
+    """One statement for each set of key columns that are NULL.
+
+    IS NOT DISTINCT FROM would be one for all, but uses neither an index nor a hash.
+    """
     for pattern in np.unique(todo.patterns).tolist():
         same = [SQL("s._op = 'd' AND s.{} = {}").format(Identifier(_PATTERN), pattern)]
         for at, name in enumerate(map(Identifier, spec.key)):
-            test = SQL("t.{} IS NULL") if pattern >> at & 1 else SQL("t.{} = s.{}")
-            same.append(test.format(name, name) if not pattern >> at & 1 else test.format(name))
+            is_null = pattern >> at & 1
+            same.append(SQL("t.{0} IS NULL" if is_null else "t.{0} = s.{0}").format(name))
         statement = SQL("DELETE FROM {} t USING {} s WHERE {}")
         db.execute(statement.format(_table(spec.name), stage, SQL(" AND ").join(same)))
 

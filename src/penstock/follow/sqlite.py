@@ -41,8 +41,8 @@ _BUSY_S = 5.0
 _NOT_A_NUMBER = "NaN"
 _PROGRESS_TABLE = """
 CREATE TABLE IF NOT EXISTS penstock_views (
-    view TEXT PRIMARY KEY COLLATE NOCASE, changelog_id TEXT NOT NULL, columns TEXT NOT NULL, key TEXT NOT NULL,
-    next_offset INTEGER NOT NULL, batch INTEGER, closed TEXT) WITHOUT ROWID
+    view TEXT PRIMARY KEY COLLATE NOCASE, changelog_id TEXT NOT NULL, columns TEXT NOT NULL,
+    key TEXT NOT NULL, next_offset INTEGER NOT NULL, batch INTEGER, closed TEXT) WITHOUT ROWID
 """
 _is = pa.types
 
@@ -63,8 +63,8 @@ class SQLiteStore:
     def prepare(self, spec: TableSpec, changelog_id: str) -> Progress:
         with self._writer.transaction("IMMEDIATE") as db:
             held = _held(db, spec.name)
-            kept = held is not None and held.is_of(spec, changelog_id) and _has_table(db, spec.name)
-            if held is None or not kept:
+            there = _has_table(db, spec.name)
+            if held is None or not there or not held.is_of(spec, changelog_id):
                 _drop(db, spec.name, known=held is not None)
                 _create(db, spec, changelog_id)
                 held = Held(changelog_id, spec.ddl, spec.key, Progress(0))
@@ -177,7 +177,8 @@ class _Connection:
 
 def _held(db: sqlite3.Connection, view: str) -> Held | None:
     found = db.execute(
-        "SELECT view, changelog_id, columns, key, next_offset, batch, closed FROM penstock_views WHERE view = ?",
+        "SELECT view, changelog_id, columns, key, next_offset, batch, closed "
+        "FROM penstock_views WHERE view = ?",
         (view,),
     ).fetchone()
     if found is None:

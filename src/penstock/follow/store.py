@@ -19,7 +19,7 @@ from penstock.follow.table import WINDOW_END, TableSpec
 from penstock.schema import did_you_mean
 
 Watch = Callable[[str], None]
-"""Called at each step of an apply ("begun", "removed", "written", "noted", "committed"): a test dies there."""
+"""Called at each step of an apply ("begun" to "committed"), so that a test can die there."""
 
 
 def unwatched(step: str) -> None:
@@ -86,7 +86,7 @@ class Store(Protocol):
     def rows(
         self, spec: TableSpec, *, where: Mapping[str, object] | None = None, limit: int | None = None
     ) -> tuple[pa.Table, Progress]:
-        """The rows and the progress they belong to, of one moment, in the order of the key as the store sorts.
+        """The rows and the progress they belong to, of one moment, in the store's order of the key.
 
         Columns: the view's, `_revision`, and `final` for a view of windows. `where`: columns that must
         equal a value, None meaning NULL.
