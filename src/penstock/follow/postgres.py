@@ -13,9 +13,9 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +76,7 @@ CREATE TABLE IF NOT EXISTS penstock_views (
     next_offset bigint NOT NULL, batch bigint, closed timestamptz)
 """
 _is = pa.types
+Answer = TypeVar("Answer")
 
 
 class PostgresStore:
@@ -140,8 +141,7 @@ class PostgresStore:
         return stage
 
     def progress(self, view: str) -> Progress | None:
-        with self._reader.transaction() as db:
-            held = _held(db, view) if _exists(db, "penstock_views") else None
+        held = self._reader.ask(lambda db: _held_if_any(db, view))
         return held.progress if held else None
 
     def rows(
@@ -153,17 +153,20 @@ class PostgresStore:
             statement += SQL(" WHERE ") + SQL(" AND ").join(tests)
         if spec.key:
             statement += SQL(" ORDER BY ") + _names(spec.key)
-        with self._reader.transaction() as db:
+        limited = statement + SQL(" LIMIT {}").format(limit)
+
+        def look(db: Connection[Any]) -> tuple[Progress, list[tuple[Any, ...]]]:
             db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            held = _held(db, spec.name) if _exists(db, "penstock_views") else None
-            progress = readable(spec, held)
-            found = db.execute(statement + SQL(" LIMIT {}").format(limit), binary=True).fetchall()
+            progress = readable(spec, _held_if_any(db, spec.name))
+            return progress, db.execute(limited, binary=True).fetchall()
+
+        progress, found = self._reader.ask(look)
         return shown(spec, _arrow(spec, found), progress), progress
 
     def drop(self, view: str) -> None:
         with self._writer.transaction() as db:
             _take_turns(db)
-            if _exists(db, "penstock_views") and _held(db, view):
+            if _held_if_any(db, view):
                 _drop(db, view, known=True)
                 db.execute("DELETE FROM penstock_views WHERE view = %s", (view,))
         self._prepared.pop(view, None)
@@ -205,6 +208,18 @@ class _Connection:
             except BaseException:
                 self._stages.clear()  # the transaction that made one may be rolled back
                 raise
+
+    def ask(self, question: Callable[[Connection[Any]], Answer]) -> Answer:
+        """Read in a transaction; once more if the connection was cut since it was last used."""
+        was_open = self._db is not None
+        try:
+            with self.transaction() as db:
+                return question(db)
+        except StorageError:
+            if not was_open:
+                raise
+        with self.transaction() as db:
+            return question(db)
 
     def stage_of(self, db: Connection[Any], spec: TableSpec) -> str:
         """The name of this session's temporary table for changes of such a table."""
@@ -265,6 +280,11 @@ def _held(db: Connection[Any], view: str, *, lock: bool = False) -> Held | None:
         return None
     changelog_id, columns, key, next_offset, batch, closed_us = found
     return Held(changelog_id, columns, tuple(json.loads(key)), Progress(next_offset, batch, closed_us))
+
+
+def _held_if_any(db: Connection[Any], view: str) -> Held | None:
+    """The same where nothing may have been prepared yet."""
+    return _held(db, view) if _exists(db, "penstock_views") else None
 
 
 def _note(db: Connection[Any], view: str, progress: Progress) -> None:
