@@ -11,14 +11,19 @@ PenstockError
 │   ├── RecordTooLarge
 │   ├── BadOption             an option or a value outside its range
 │   ├── BadDefinition         a view or stream that cannot be built; says file and line
+│   ├── UnknownView
+│   ├── SeveralRowsPerKey     an unaggregated view with two rows for one key in a batch
+│   ├── DefinitionChanged     what is stored was made by another plan
 │   └── NotSupported          this topic or backend does not offer that
 ├── OffsetOutOfRange          asked for what the log does not hold (any more)
 │   └── RecordsLost           retention overtook a consumer; says how many
 ├── Contended                 somebody else has it now; trying again may work
 │   ├── LockTimeout
 │   ├── BufferFull            a bounded producer with overflow="error"
-│   └── NotOwner              a commit by a member that lost the partition
+│   ├── NotOwner              a commit by a member that lost the partition
+│   └── ViewBehind            a view does not show an append within the time given
 ├── Fenced                    a newer instance of this producer took over
+├── QueryFailed               a query could not be finished, also not after several tries
 ├── StorageError              the disk said no; nothing was acknowledged
 │   ├── DiskFull
 │   └── SyncFailed
@@ -136,9 +141,40 @@ class BadOption(BadInput):
 class BadDefinition(BadInput):
     """A view or stream that cannot be run as it is written."""
 
-    def __init__(self, message: str, *, hint: str = "", file: str | None = None, line: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", file: str | None = None, line: int | None = None
+    ) -> None:
         self.file, self.line = file, line
         super().__init__(f"{file}:{line}: {message}" if file else message, hint=hint)
+
+
+class UnknownView(BadInput):
+    def __init__(self, view: str, *, known: Iterable[str] = (), defined: bool = False) -> None:
+        self.view = view
+        close = difflib.get_close_matches(view, list(known), n=1)
+        if defined:
+            super().__init__(f'view "{view}" has not run yet.', hint="run it with: penstock run APP")
+            return
+        hint = f'did you mean "{close[0]}"?' if close else "it has: " + (", ".join(known) or "none")
+        super().__init__(f'the app has no view or stream "{view}".', hint=hint)
+
+
+class SeveralRowsPerKey(BadInput):
+    def __init__(self, view: str, key: Iterable[str]) -> None:
+        self.view, self.key = view, tuple(key)
+        super().__init__(
+            f'view "{view}" has several rows for one key ({", ".join(self.key)}) in one batch: which one counts?',
+            hint="say it with ps.latest(stream, by=...), or aggregate them",
+        )
+
+
+class DefinitionChanged(BadInput):
+    def __init__(self, query: str) -> None:
+        self.query = query
+        super().__init__(
+            f'"{query}" is not defined as it was when it last ran: its stored state cannot go on.',
+            hint=f"build it anew beside the old one with: penstock rebuild APP {query}",
+        )
 
 
 class NotSupported(BadInput):
@@ -206,12 +242,31 @@ class NotOwner(Contended):
         )
 
 
+class ViewBehind(Contended):
+    def __init__(self, view: str, topic: str, *, read: bool) -> None:
+        self.view, self.topic = view, topic
+        why = "its follower has not stored it yet" if read else "no batch has read so far"
+        super().__init__(
+            f'view "{view}" does not show that position of topic "{topic}" in time: {why}.',
+            hint=f"is `penstock run` running? `penstock explain APP {view}` says what it waits for",
+        )
+
+
 class Fenced(PenstockError):
     def __init__(self, producer: str, *, epoch: int, current: int) -> None:
         self.producer, self.epoch, self.current = producer, epoch, current
         super().__init__(
             f'producer "{producer}" of epoch {epoch} was replaced by epoch {current}; nothing was stored.',
             hint="a newer instance runs; stop this one",
+        )
+
+
+class QueryFailed(PenstockError):
+    def __init__(self, query: str, reason: str) -> None:
+        self.query, self.reason = query, reason
+        super().__init__(
+            f'"{query}" failed again and again: {reason}',
+            hint="what it had stored is whole; mend the cause and run it again",
         )
 
 

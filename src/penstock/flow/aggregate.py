@@ -185,7 +185,9 @@ def _check(
 ) -> None:  # fmt: skip
     for key in keys:
         if key not in stream.columns:
-            raise BadDefinition(f'there is no column "{key}" to group by.', hint=did_you_mean(key, stream.columns))
+            raise BadDefinition(
+                f'there is no column "{key}" to group by.', hint=did_you_mean(key, stream.columns)
+            )
     if not aggregates:
         raise BadDefinition("nothing to aggregate.", hint="name at least one, as views=ps.count()")
     _one_of("late", late, Late)
@@ -199,7 +201,9 @@ def _check(
 
 def _check_aggregate(stream: DataFrame, window: Window | None, name: str, a: Aggregate | Column) -> None:
     if name.startswith("_") or name == "window":
-        raise BadDefinition(f'an aggregate cannot be named "{name}".', hint="choose a name without _ before it")
+        raise BadDefinition(
+            f'an aggregate cannot be named "{name}".', hint="choose a name without _ before it"
+        )
     if isinstance(a, Aggregate):
         a.check(stream.select("*", *builds.PLACE).schema if a.needs_arrival else stream.schema)
     elif isinstance(window, Session | Sliding):

@@ -83,6 +83,7 @@ class Build:
     topics: list[str] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     time: str | None = None
+    before_reading: Callable[[str], None] = lambda topic: None
 
     def scan(self, topics: Sequence[str]) -> Scan:
         return Scan(tuple(topics), self.clock, self.rows_max, self.settle_us)
@@ -111,6 +112,16 @@ def building(build: Build) -> Iterator[Build]:
         _current.reset(token)
 
 
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """While another definition is built in the middle of one."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def call(function: Callable[[], Any], build: Build) -> DataFrame:
     """Build a definition, again if it counts time by another clock than assumed."""
     try:
@@ -133,6 +144,8 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
     from penstock.flow.hidden import hide
 
     build = current()
+    for topic in topics:
+        build.before_reading(topic)
     build.topics.extend(topic for topic in topics if topic not in build.topics)
     build.time = _time_column(build, topics)
     options = _options(build, topics)

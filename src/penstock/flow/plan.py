@@ -176,8 +176,8 @@ def _declarations(log: Log, scan: Scan, known: int, until: int | None) -> tuple[
     table = pa.Table.from_batches(log.port.read(name, 0, known, until=end)).combine_chunks()
     appended = np.concatenate([_NONE, *(micros(c) for c in table.column("_timestamp").chunks)])
     # The watermark is an event time less the lateness, and moves in steps: round up to the next one.
-    until = np.concatenate([_NONE, *(micros(c) for c in table.column("until").chunks)])
-    moving = -(-(until + scan.lateness_us(log)) // offsets.STEP_US) * offsets.STEP_US
+    declared = np.concatenate([_NONE, *(micros(c) for c in table.column("until").chunks)])
+    moving = -(-(declared + scan.lateness_us(log)) // offsets.STEP_US) * offsets.STEP_US
     return appended, moving
 
 
@@ -199,7 +199,9 @@ def _grown(log: Log, start: Point) -> Point:
     """Partitions that were added since begin at their beginning."""
     ends = {
         topic: numbers
-        + tuple(log.port.bounds(topic, p)[0] for p in range(len(numbers), log.port.settings(topic).partitions))
+        + tuple(
+            log.port.bounds(topic, p)[0] for p in range(len(numbers), log.port.settings(topic).partitions)
+        )
         for topic, numbers in start.ends.items()
     }
     return start if ends == start.ends else offsets.moved(start, ends=ends)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import NotSupported
@@ -50,6 +52,7 @@ def start_session(
     cores = os.cpu_count() or 2
     # Spark's workers must run the Python that runs this.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    _find_java()
     builder: Any = SparkSession.builder.appName(name).master(master or f"local[{cores},4]")
     chosen = {**_SETTINGS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
     for key, value in chosen.items():
@@ -60,6 +63,13 @@ def start_session(
     _write_no_side_files(session)
     _register(session)
     return session
+
+
+def _find_java() -> None:
+    """The Java that `make` brings into the environment, where the machine has none."""
+    brought = Path(sys.prefix) / "java"
+    if "JAVA_HOME" not in os.environ and not shutil.which("java") and (brought / "bin" / "java").exists():
+        os.environ["JAVA_HOME"] = str(brought)
 
 
 def _register(session: SparkSession) -> None:
@@ -86,7 +96,7 @@ def _quiet_start() -> Any:
     """The launcher greets people on stderr before its log level can be set."""
     sys.stderr.flush()
     saved = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
+    with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     try:
         yield

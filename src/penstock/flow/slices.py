@@ -100,10 +100,11 @@ def _watermarks(piece: Slice, batch: pa.RecordBatch) -> Ints:
     else:
         met = piece.steps.met_by(appended)
     if len(piece.floors) == 1:
-        return np.maximum(met, piece.floors[0])
+        return np.where(met > piece.floors[0], met, piece.floors[0])
     places = np.asarray(batch.column("_offset"))
     index = np.searchsorted(piece.floor_from, places, side="right") - 1
-    return np.maximum(met, piece.floors[np.maximum(index, 0)])
+    floors: Ints = piece.floors[np.maximum(index, 0)]
+    return np.where(met > floors, met, floors)
 
 
 def _with_system_columns(
@@ -137,4 +138,3 @@ def heartbeat(schema: pa.Schema, time_column: str, clock_us: int) -> pa.RecordBa
 
 def _plain_type(field: pa.Field) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(field.type) else field.type
-

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.clock import SystemClock
-from penstock.flow import plan, slices
+from penstock.flow import history, plan, slices
 from penstock.flow.offset import Offset, Point, at_rest
 from penstock.flow.plan import Scan
 from penstock.log.log import Log, open_log
@@ -113,17 +114,25 @@ class LogReader(_Reading, DataSourceReader):
 
 
 class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An endless read; each offset it gives describes its batch whole."""
+    """An endless read; each offset it gives describes its batch whole.
+
+    With the option `history` it first goes through the batches recorded there, several at a time.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
         self.ticks = options["ticks"] == "true"
-        # A replay goes to the recorded position and no further before it stops there once.
-        self.replay_to = Offset.from_json(json.loads(options["replay_to"])) if options.get("replay_to") else None
+        self.history = options.get("history")
         self.until: Mapping[str, tuple[int, ...]] | None = None
 
+    @cached_property
+    def past(self) -> list[Offset]:
+        return history.batches(log_at(self.home), self.history) if self.history else []
+
     def initialOffset(self) -> dict[str, Any]:
-        return at_rest(plan.beginning(log_at(self.home), self.scan)).to_json()
+        log = log_at(self.home)
+        start = self.past[0].start if self.past else plan.beginning(log, self.scan)
+        return at_rest(start).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()
@@ -142,6 +151,9 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         return start if found.start == found.end else found.to_json()
 
     def _next(self, log: Log, start: Point) -> Offset:
+        recorded = history.chunk(self.past, start, rows_max=self.scan.rows_max)
+        if recorded:
+            return recorded
         now_us = SystemClock().now_us()
         return plan.next_batch(
             log, self.scan, start, until=self.until, now_us=now_us, ticks=self.ticks and self.until is None
@@ -151,7 +163,8 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         batch = Offset.from_json(end)
         clock = batch.end.clock_us
         beat = [_Range(None, clock)] if clock is not None and clock != batch.start.clock_us else []
-        return [*self.ranges([batch]), *beat] or [_Range(None)]
+        past = history.between(self.past, batch.start, batch.end) or [batch]
+        return [*self.ranges(past), *beat] or [_Range(None)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to free: the log keeps what it was told to keep."""

@@ -56,14 +56,9 @@ class Log:
         `limits` are the finer ones: `lateness`, `idle_after` and `ahead` as durations; `segment_bytes`,
         `segment_ms`, `record_bytes_max`, `tombstone_ms` as numbers.
         """
-        limits = {**_time_columns(event_time), **_in_ms(limits)}
-        _check_options(limits)
-        declared = RecordSchema.of(schema)
-        default_key = ("key",) if schema is None and not key else ()
-        settings = TopicSettings(
-            name, declared, partitions=partitions, key=_columns(key) or default_key,
-            cleanup=cleanup, retention_ms=None if retention is None else duration_ms(retention),
-            retention_bytes=retention_bytes, durability=durability, archive=archive, **limits,
+        settings = declared_settings(
+            name, schema, key=key, event_time=event_time, partitions=partitions, cleanup=cleanup,
+            retention=retention, retention_bytes=retention_bytes, durability=durability, archive=archive, **limits,
         )  # fmt: skip
         try:
             settings = self.port.create_topic(settings)
@@ -71,7 +66,7 @@ class Log:
             if not if_missing:
                 raise
             settings = self.port.settings(name)
-        return Topic(self.port, settings, record_type=declared.record_type)
+        return Topic(self.port, settings, record_type=RecordSchema.of(schema).record_type)
 
     def topic(self, name: str, *, record_type: type | None = None) -> Topic:
         """An existing topic. Raises UnknownTopic."""
@@ -83,7 +78,7 @@ class Log:
     def alter_topic(self, name: str, *, schema: Declared = None, **changes: Any) -> Topic:
         """Change a topic: a wider schema, more partitions, retention and the other limits."""
         current = self.port.settings(name)
-        changes = _in_ms(changes)
+        changes = in_ms(changes)
         _check_options(changes)
         declared = RecordSchema.of(schema) if schema is not None else current.schema
         return Topic(self.port, self.port.alter_topic(name, replace(current, schema=declared, **changes)))
@@ -184,6 +179,21 @@ class AtomicProducer:
             return result
 
 
+def declared_settings(
+    name: str,
+    schema: Declared = None,
+    *,
+    key: str | tuple[str, ...] | list[str] = (),
+    event_time: str | CorrectedTime | None = None,
+    **options: Any,
+) -> TopicSettings:
+    """Settings out of what `Log.create_topic` takes."""
+    options = {**_time_columns(event_time), **in_ms(options)}
+    _check_options(options)
+    default_key = ("key",) if schema is None and not key else ()
+    return TopicSettings(name, RecordSchema.of(schema), key=_columns(key) or default_key, **options)
+
+
 def _topic(port: LogPort, topic: Topic | str) -> Topic:
     return Topic(port, port.settings(topic)) if isinstance(topic, str) else topic
 
@@ -217,7 +227,7 @@ def _time_columns(event_time: str | CorrectedTime | None) -> dict[str, Any]:
     }
 
 
-def _in_ms(options: Mapping[str, Any]) -> dict[str, Any]:
+def in_ms(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options with durations under the names that the settings have for them."""
     return {
         f"{name}_ms" if name in _DURATIONS else name: (

@@ -1,0 +1,1 @@
+"""Apps: topics, definitions, and what runs, reads and proves them."""

@@ -1,0 +1,238 @@
+"""`ps.App`: the topics, views and streams of one program, as it declares them.
+
+Declaring opens the log and creates topics; it starts no Spark. Definitions are called when the app is run,
+verified or explained, never on import.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import CorrectedTime, duration_ms
+from penstock.errors import BadDefinition, TopicExists, UnknownView
+from penstock.flow.definition import Definition
+from penstock.log.log import Declared, Log, declared_settings, home_of, open_log, in_ms
+from penstock.log.port import Position
+from penstock.log.settings import TopicSettings, check_name
+from penstock.log.topic import Topic
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame
+
+    from penstock.app.reading import Rows
+    from penstock.follow.store import Store
+
+Function = Callable[[], Any]
+
+
+class App:
+    """What a program declares.
+
+    >>> import tempfile
+    >>> app = App("shop", home=tempfile.mkdtemp())
+    >>> page_views = app.topic("page_views", "page STRING, at TIMESTAMP", event_time="at")
+    >>> page_views.append({"page": "/", "at": "2026-11-16T10:00:00Z"}).offset
+    0
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        home: str | Path | None = None,
+        views: str | None = None,
+        spark: str | None = None,
+    ) -> None:
+        """`views`: where stores of views are (default: a SQLite file). `spark`: a master URL (default: here)."""
+        check_name("app", name)
+        self.name = name
+        self.home = home_of(home).absolute()
+        self.views = views
+        self.spark = spark
+        self.topics: dict[str, AppTopic] = {}
+        self.definitions: dict[str, Definition] = {}
+
+    @cached_property
+    def log(self) -> Log:
+        return open_log(self.home)
+
+    @cached_property
+    def store(self) -> Store:
+        from penstock.follow.opening import open_store
+
+        return open_store(self.views or self.home / "views" / f"{self.name}.db")
+
+    def topic(
+        self,
+        name: str,
+        schema: Declared = None,
+        *,
+        key: str | Sequence[str] = (),
+        event_time: str | CorrectedTime | None = None,
+        **options: Any,
+    ) -> AppTopic:
+        """Declare a topic: it is created if there is none, and changed where it may be if it differs.
+
+        `options` are those of `log.create_topic`, among them `lateness` and `idle_after`.
+        """
+        self._claim(name)
+        columns = key if isinstance(key, str) else list(key)
+        wanted = declared_settings(name, schema, key=columns, event_time=event_time, **options)
+        try:
+            settings = self.log.port.create_topic(wanted)
+        except TopicExists:
+            known = self.log.port.settings(name)
+            changed = _brought_up(known, wanted)
+            settings = known if changed == known else self.log.port.alter_topic(name, changed)
+        found = AppTopic(self, settings, record_type=schema if isinstance(schema, type) else None)
+        self.topics[name] = found
+        return found
+
+    def view(self, *, key: str | Sequence[str], name: str | None = None) -> Callable[[Function], View]:
+        """Decorate a function that returns a DataFrame: its result is kept current, one row per `key`."""
+
+        def declare(function: Function) -> View:
+            return View(self, self._define(function, "view", name, key, {}))
+
+        return declare
+
+    def stream(
+        self, *, key: str | Sequence[str] = (), name: str | None = None, **options: Any
+    ) -> Callable[[Function], Stream]:
+        """Decorate a function that returns a DataFrame: its final rows become a topic of their own.
+
+        `options` are those of a topic: `event_time`, `lateness`, `partitions`, `retention` and so on.
+        """
+
+        def declare(function: Function) -> Stream:
+            return Stream(self, self._define(function, "stream", name, key, in_ms(options)))
+
+        return declare
+
+    def read(
+        self,
+        view: str | View,
+        *,
+        where: Mapping[str, object] | None = None,
+        after: Position | None = None,
+        timeout: str | float = "5 seconds",
+        as_of: datetime | None = None,
+        limit: int | None = None,
+    ) -> Rows:
+        """The rows of a view as they are now, or were `as_of` a time.
+
+        `after`: not before the view shows what was appended there (read your own writes); raises
+        ViewBehind when it does not within `timeout`.
+        """
+        from penstock.app import reading
+
+        name = view if isinstance(view, str) else view.name
+        return reading.read(
+            self, name, where=where, after=after, timeout_s=duration_ms(timeout) / 1_000, as_of=as_of, limit=limit
+        )  # fmt: skip
+
+    def definition(self, name: str) -> Definition:
+        if name not in self.definitions:
+            raise UnknownView(name, known=self.definitions)
+        return self.definitions[name]
+
+    def close(self) -> None:
+        """Close what was opened: the log, and the store of views."""
+        for opened in ("store", "log"):
+            if opened in self.__dict__:
+                self.__dict__.pop(opened).close()
+
+    def _claim(self, name: str) -> None:
+        if name in self.topics or name in self.definitions:
+            raise BadDefinition(
+                f'"{name}" is declared twice in app "{self.name}".', hint="rename one of them"
+            )
+
+    def _define(
+        self,
+        function: Function,
+        kind: Any,
+        name: str | None,
+        key: str | Sequence[str],
+        options: Mapping[str, Any],
+    ) -> Definition:
+        code = inspect.unwrap(function).__code__
+        wanted = name or function.__name__
+        self._claim(wanted)
+        check_name(kind, wanted)
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        found = Definition(wanted, kind, function, columns, code.co_filename, code.co_firstlineno, options)
+        self.definitions[wanted] = found
+        return found
+
+
+class AppTopic(Topic):
+    """A topic that definitions can read."""
+
+    def __init__(self, app: App, settings: TopicSettings, *, record_type: type | None) -> None:
+        super().__init__(app.log.port, settings, record_type=record_type)
+
+    def stream(self) -> DataFrame:
+        """Its records as a streaming DataFrame, inside a definition."""
+        from penstock.flow.build import stream_of
+
+        return stream_of([self.name])
+
+
+class _Derived:
+    """A definition, as the decorated name."""
+
+    def __init__(self, app: App, definition: Definition) -> None:
+        self.app = app
+        self.definition = definition
+        self.name = definition.name
+        self.__doc__ = definition.function.__doc__
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class View(_Derived):
+    """A view: `app.read(view)`, or `view.rows()`."""
+
+    def rows(self, **options: Any) -> Rows:
+        return self.app.read(self.name, **options)
+
+
+class Stream(_Derived):
+    """A derived stream: a topic that other definitions and programs read."""
+
+    @property
+    def topic(self) -> Topic:
+        return self.app.log.topic(self.name)
+
+    def stream(self) -> DataFrame:
+        from penstock.flow.build import stream_of
+
+        return stream_of([self.name])
+
+
+def stream(*topics: AppTopic | Stream) -> DataFrame:
+    """Several topics with the same columns as one stream, in the order of their append times."""
+    from penstock.flow.build import stream_of
+
+    return stream_of([topic.name for topic in topics])
+
+
+def _brought_up(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:
+    """What is declared now, on what a topic has become."""
+    return replace(
+        wanted,
+        schema=known.schema.evolve_to(wanted.schema),
+        partitions=max(known.partitions, wanted.partitions),
+        version=known.version,
+        id=known.id,
+        grown=known.grown,
+    )

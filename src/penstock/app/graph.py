@@ -1,0 +1,72 @@
+"""The app's definitions, analysed before anything runs: what reads what, in which order, in which query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.flow import build as builds
+from penstock.flow.build import Build
+from penstock.flow.definition import Analysed, Definition, analyse
+from penstock.flow.query import Query, create_output, place_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.app.app import App
+
+
+@dataclass(slots=True)
+class Graph:
+    """Every definition, analysed; those that others read come first."""
+
+    app: App
+    session: SparkSession
+    analysed: dict[str, Analysed] = field(default_factory=dict)
+    _under_way: list[str] = field(default_factory=list)
+
+    def analyse(self, names: Sequence[str] = ()) -> Graph:
+        for name in names or self.app.definitions:
+            self._analyse(self.app.definition(name))
+        return self
+
+    def _analyse(self, definition: Definition) -> None:
+        if definition.name in self.analysed:
+            return
+        if definition.name in self._under_way:
+            circle = " → ".join([*self._under_way[self._under_way.index(definition.name) :], definition.name])
+            raise definition.wrong(f"it needs itself: {circle}.", "break the circle with a topic of its own")
+        self._under_way.append(definition.name)
+        build = Build(self.session, self.app.log, str(self.app.home), before_reading=self._ready)
+        found = analyse(definition, build)
+        self._under_way.pop()
+        self.analysed[definition.name] = found
+        create_output(self.app.log, found)
+
+    def _ready(self, topic: str) -> None:
+        """A definition reads `topic`: if another one makes it, that one comes first."""
+        if topic in self.app.definitions and topic not in self.analysed:
+            # Another definition is built inside this one's build.
+            with builds.suspended():
+                self._analyse(self.app.definitions[topic])
+
+    def depth(self, name: str) -> int:
+        """How many definitions lie between this one and the app's topics."""
+        found = self.analysed[name]
+        above = [self.depth(topic) + 1 for topic in found.topics if topic in self.analysed]
+        return max(above, default=0)
+
+    def queries(self) -> list[Query]:
+        """One query each, but stateless definitions over the same topics share one."""
+        shared: dict[tuple[object, ...], list[Analysed]] = {}
+        for name, found in self.analysed.items():
+            alone = found.stateful or found.definition.options.get("alone")
+            key = (name,) if alone else ("stateless", found.topics, found.clock)
+            shared.setdefault(key, []).append(found)
+        return [self._query(members) for members in shared.values()]
+
+    def _query(self, members: list[Analysed]) -> Query:
+        place = place_of(str(self.app.home), self.app.name, members[0].definition.name)
+        return Query(self.session, self.app.log, place, members)
+

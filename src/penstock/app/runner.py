@@ -1,0 +1,203 @@
+"""Runs an app: every query and every follower, until told to stop or until all there is is done.
+
+A failed query is started again with growing pauses. One that fails again at its first batch, or whose checkpoint
+does not fit the log, gets its state built anew from the log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.app import reading
+from penstock.app.graph import Graph
+from penstock.errors import QueryFailed
+from penstock.flow.query import Query
+from penstock.follow.follower import Follower
+
+if TYPE_CHECKING:
+    from penstock.app.app import App
+
+_PAUSE_S = 0.5
+_PAUSE_S_MAX = 30.0
+_FAILURES_MAX = 5
+_LOOK_S = 0.1
+
+
+@dataclass(slots=True)
+class Supervised:
+    """One query and how it fares."""
+
+    query: Query
+    depth: int
+    failures: int = 0  # in a row, without a batch in between
+    restarts: int = 0
+    rebuilt: int = 0
+    retry_at: float = 0.0
+    last_error: str | None = None
+    given_up: bool = False
+    stored: int = -1  # number of the last batch when it was last looked at
+
+
+@dataclass(slots=True)
+class Runner:
+    """Use as a context manager, or `run`."""
+
+    app: App
+    graph: Graph
+    every: str | None = None
+    rows_max: int = 1_000_000
+    supervised: list[Supervised] = field(default_factory=list)
+    followers: dict[str, Follower] = field(default_factory=dict)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def once(self) -> None:
+        """Everything there is now, stage after stage; raises QueryFailed if one cannot be finished."""
+        self._supervise()
+        for depth in sorted({s.depth for s in self.supervised}):
+            stage = [s for s in self.supervised if s.depth == depth]
+            for supervised in stage:
+                self._start(supervised, once=True)
+            while not all(self._finished(supervised) for supervised in stage):
+                time.sleep(_LOOK_S / 2)
+        for name, found in self.graph.analysed.items():
+            if found.output.kind == "view":
+                reading.catch_up(self.app, reading.spec(self.app, name))
+
+    def start(self) -> None:
+        self._supervise()
+        for supervised in self.supervised:
+            self._start(supervised, once=False)
+        for name, found in self.graph.analysed.items():
+            if found.output.kind == "view":
+                self._follow(name)
+
+    def run(self, *, show: Callable[[Runner], None] = lambda runner: None) -> None:
+        """Until `stopping` is set; `show` is called several times a second."""
+        self.start()
+        try:
+            while not self.stopping.wait(_LOOK_S):
+                self.look()
+                show(self)
+        finally:
+            self.stop()
+
+    def look(self) -> None:
+        """Start again what has failed and may be tried again."""
+        for supervised in self.supervised:
+            running = supervised.query.running
+            if supervised.given_up or (running is not None and running.isActive):
+                self._note_progress(supervised)
+                continue
+            if running is not None:
+                self._failed(supervised)
+            if not supervised.given_up and time.monotonic() >= supervised.retry_at:
+                supervised.restarts += 1
+                self._start(supervised, once=False)
+
+    def stop(self) -> None:
+        """Between batches where that can be had soon: a batch cut off is computed again at the next start."""
+        self.stopping.set()
+        for supervised in self.supervised:
+            _stop_between_batches(supervised.query)
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    # ---- one query ----------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        self.supervised = [
+            Supervised(query, max(self.graph.depth(m.definition.name) for m in query.members))
+            for query in self.graph.queries()
+        ]
+
+    def _start(self, supervised: Supervised, *, once: bool) -> None:
+        supervised.query.running = None
+        try:
+            supervised.query.start(every=self.every, once=once, rows_max=self.rows_max)
+        except Exception as error:
+            if not _is_sparks(error):
+                raise
+            supervised.last_error = str(error)
+            self._count_failure(supervised, diverged=False)
+
+    def _finished(self, supervised: Supervised) -> bool:
+        """For a run to the end: whether it is there; starts a failed one again."""
+        running = supervised.query.running
+        if running is not None and running.isActive:
+            return False
+        if running is not None and running.exception() is None:
+            return True
+        self._failed(supervised)
+        if supervised.given_up:
+            raise QueryFailed(supervised.query.name, supervised.last_error or "")
+        time.sleep(max(0.0, supervised.retry_at - time.monotonic()))
+        supervised.restarts += 1
+        self._start(supervised, once=True)
+        return False
+
+    def _failed(self, supervised: Supervised) -> None:
+        running = supervised.query.running
+        error = running.exception() if running is not None else None
+        text = str(error) if error else supervised.last_error or "it stopped"
+        self._note_progress(supervised)
+        supervised.last_error = _gist(text)
+        supervised.query.running = None
+        self._count_failure(supervised, diverged="Diverged" in text)
+
+    def _count_failure(self, supervised: Supervised, *, diverged: bool) -> None:
+        supervised.failures += 1
+        if diverged or supervised.failures == 2:
+            supervised.query.forget_state()
+            supervised.rebuilt += 1
+        supervised.given_up = supervised.failures >= _FAILURES_MAX
+        pause = min(_PAUSE_S * 2 ** (supervised.failures - 1), _PAUSE_S_MAX)
+        supervised.retry_at = time.monotonic() + (0 if diverged else pause)
+
+    def _note_progress(self, supervised: Supervised) -> None:
+        committer = supervised.query.committer
+        number = committer.position.number if committer and committer.position else -1
+        if number > supervised.stored:
+            supervised.stored, supervised.failures = number, 0
+
+    def _follow(self, view: str) -> None:
+        follower = Follower(self.app.log.topic(view), self.app.store, reading.spec(self.app, view))
+        self.followers[view] = follower
+        thread = threading.Thread(target=_follow, args=(follower, self.stopping), name=f"follow-{view}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+
+def _follow(follower: Follower, stopping: threading.Event) -> None:
+    try:
+        follower.run(stopping)
+    except Exception as error:  # shown in the status; the query goes on without this store
+        follower.last_error = str(error)
+
+
+def _stop_between_batches(query: Query, *, wait_s: float = 10.0) -> None:
+    running = query.running
+    if running is None or not running.isActive:
+        return
+    deadline = time.monotonic() + wait_s
+    while running.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(0.005)
+    query.stop()
+
+
+def _is_sparks(error: Exception) -> bool:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException | Py4JError | OSError)
+
+
+def _gist(text: str) -> str:
+    """The line of a Spark failure that says what was wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith(("penstock.", "Hint:")) or "Error:" in line]
+    return " ".join(said[-2:]) if said else (lines[0] if lines else "it stopped")

@@ -1,0 +1,147 @@
+"""A view or a derived stream as the user wrote it, and what is known of it once it was built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.errors import BadDefinition, BadInput
+from penstock.flow import build as builds
+from penstock.flow import output as outputs
+from penstock.flow.build import Build, Clock, Operator
+from penstock.flow.offset import STEP_US
+from penstock.flow.output import Output
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One decorated function."""
+
+    name: str
+    kind: Literal["view", "stream"]
+    function: Callable[[], Any]
+    key: tuple[str, ...]
+    file: str
+    line: int
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a stream's topic: event_time, lateness ...
+
+    def wrong(self, message: str, hint: str = "") -> BadDefinition:
+        return BadDefinition(
+            f'{self.kind} "{self.name}": {message}', hint=hint, file=self.file, line=self.line
+        )
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Errors of the user's function, with the place where it is."""
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except BadDefinition as error:
+            raise (error if error.file else self.wrong(error.message, error.hint)) from error
+        except BadInput as error:
+            raise self.wrong(error.message, error.hint) from error
+        except PySparkException as error:
+            raise self.wrong(str(error).split("\n", maxsplit=1)[0], "see the Spark message above") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """A definition that can run."""
+
+    definition: Definition
+    topics: tuple[str, ...]
+    clock: Clock
+    operators: tuple[Operator, ...]
+    output: Output
+    late_columns: pa.Schema | None
+    settle_us: int
+    correct_us: int
+    identity: str
+    stateful: bool
+    time: str | None  # the result's event time, where it has one
+
+    @property
+    def mode(self) -> Literal["update", "append"]:
+        final = any(operator.output == "append" for operator in self.operators)
+        return "append" if final or not self.stateful else "update"
+
+    def build(self, build: Build) -> DataFrame:
+        """The definition's DataFrame in another mode, in the form in which it is stored."""
+        build.clock, build.settle_us, build.extra_delay_us = self.clock, self.settle_us, self.correct_us
+        with self.definition.blamed():
+            return outputs.flat(builds.call(self.definition.function, build))
+
+
+def analyse(definition: Definition, build: Build) -> Analysed:
+    """Build a definition without running it; raises BadDefinition with file and line."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    with definition.blamed():
+        result = builds.call(definition.function, build)
+        if not isinstance(result, DataFrame):
+            raise BadDefinition(f"it returns {type(result).__name__}.", hint="return a DataFrame")
+        if not result.isStreaming:
+            raise BadDefinition("it reads no stream.", hint="begin with topic.stream()")
+        df = outputs.flat(result)
+        own = outputs.own_columns(to_arrow_schema(df.schema, timezone="UTC"))
+        key = outputs.flat_key(definition.key, own.names)
+        if definition.kind == "view" and not key:
+            raise BadDefinition(
+                "a view needs a key.", hint='say what identifies a row: @app.view(key="page")'
+            )
+    stateful = bool(build.operators) or _has_state(df)
+    operators = tuple(build.operators)
+    correct_us = max((operator.correct_us for operator in operators), default=0)
+    lateness_us = build.scan(build.topics).lateness_us(build.log)
+    return Analysed(
+        definition,
+        tuple(build.topics),
+        build.clock,
+        operators,
+        Output(definition.name, definition.kind, key, own, aggregated=stateful),
+        _late_columns(definition, build) if operators else None,
+        settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
+        correct_us=correct_us,
+        identity=_identity(df),
+        stateful=stateful,
+        time=_time(df),
+    )
+
+
+def _late_columns(definition: Definition, build: Build) -> pa.Schema | None:
+    """What a late pair of this definition looks like."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    again = Build(build.session, build.log, build.home, mode="odd", clock=build.clock)
+    with definition.blamed():
+        builds.call(definition.function, again)
+    found = [operator.late_rows for operator in again.operators if operator.late_rows is not None]
+    return to_arrow_schema(found[0].schema, timezone="UTC") if found else None
+
+
+def _has_state(df: DataFrame) -> bool:
+    plan: Any = df._jdf.queryExecution().analyzed()
+    text = plan.treeString()
+    return bool(re.search(r"\b(Aggregate|Deduplicate\w*|TransformWithState\w*|FlatMapGroups\w*)\b", text))
+
+
+def _identity(df: DataFrame) -> str:
+    """The same for the same plan over the same columns, whatever the source text looks like."""
+    plan: Any = df._jdf.queryExecution().analyzed()
+    text = re.sub(r"#\d+L?|@[0-9a-f]+", "", plan.treeString())
+    return sha256(f"{text}\n{df.schema.json()}".encode()).hexdigest()[:16]
+
+
+def _time(df: DataFrame) -> str | None:
+    marked = [f.name for f in df.schema.fields if f.metadata.get(builds.TIME_MARK)]
+    return marked[0] if marked else ("window_end" if "window_end" in df.columns else None)

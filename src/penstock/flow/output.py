@@ -1,0 +1,143 @@
+"""What a query writes: the records of a changelog, of late pairs and of the batch history.
+
+A changelog record is a row of the view and four columns of ours: `_op` ("u" upsert, "d" delete, "w" progress
+without a change), `_batch` (grows), `_revision` (how many late rows corrected a window that was final) and
+`_closed` (windows that end by then are final).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import BadDefinition, SeveralRowsPerKey
+from penstock.flow.aggregate import REVISION
+from penstock.flow.offset import NEVER_US
+from penstock.schema import RecordSchema, did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LATE = ".late"
+BATCHES = ".batches"
+HISTORY = RecordSchema.of(
+    "number BIGINT NOT NULL, batch STRING NOT NULL, rows BIGINT NOT NULL, changes BIGINT NOT NULL, "
+    "late BIGINT NOT NULL, watermark TIMESTAMP, planned TIMESTAMP, took_ms BIGINT NOT NULL"
+)
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_OWN = [
+    pa.field("_op", pa.string(), nullable=False),
+    pa.field("_batch", pa.int64(), nullable=False),
+    pa.field("_revision", pa.int32(), nullable=False),
+    pa.field("_closed", _TIMESTAMP),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A view or a derived stream: its topic, and what identifies a row."""
+
+    name: str
+    kind: Literal["view", "stream"]
+    key: tuple[str, ...]
+    columns: pa.Schema
+    aggregated: bool  # at most one row per key and batch by construction
+
+    @property
+    def schema(self) -> RecordSchema:
+        return RecordSchema.of(pa.schema([*self.columns, *(_OWN if self.kind == "view" else [])]))
+
+
+def flat(df: DataFrame) -> DataFrame:
+    """`window` as two columns, which stores and people can sort by."""
+    from pyspark.sql import functions as F
+
+    columns = []
+    for name in df.columns:
+        if name == "window" and dict(df.dtypes)[name].startswith("struct<start"):
+            columns += [F.col(f"window.{side}").alias(f"window_{side}") for side in ("start", "end")]
+        else:
+            columns.append(F.col(f"`{name}`"))
+    return df.select(*columns)
+
+
+def flat_key(key: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """Key columns under the names they have after `flat`; raises for one that is not there."""
+    windowed = "window_start" in columns and "window_end" in columns and "window" not in columns
+    flattened = [
+        part
+        for name in key
+        for part in (("window_start", "window_end") if name == "window" and windowed else (name,))
+    ]
+    for name in flattened:
+        if name not in columns:
+            raise BadDefinition(
+                f'there is no key column "{name}" in the result, which has {", ".join(columns)}.',
+                hint=did_you_mean(name, columns) or "choose the key from these columns",
+            )
+    return tuple(flattened)
+
+
+def own_columns(columns: pa.Schema) -> pa.Schema:
+    """The user's columns of a result, all nullable: a delete or a note of progress fills none."""
+    own = [field.with_nullable(True) for field in columns if field.name != REVISION]
+    for field in own:
+        if field.name.startswith("_"):
+            raise BadDefinition(
+                f'the result has a column "{field.name}": names that begin with _ are ours.',
+                hint="rename it with .alias(...)",
+            )
+    return pa.schema(own)
+
+
+def changes(output: Output, table: pa.Table, *, number: int, closed_us: int) -> pa.Table:
+    """The changelog records of one batch. At least one, so that followers hear of every batch."""
+    if not output.aggregated:
+        _check_one_row_per_key(output, table)
+    rows = table.num_rows
+    closed = pa.array([None if closed_us == NEVER_US else closed_us], pa.int64()).cast(_TIMESTAMP)
+    if not rows:
+        note = {"_op": ["w"], "_batch": [number], "_revision": [0], "_closed": closed}
+        empty = {field.name: pa.nulls(1, field.type) for field in output.columns}
+        return pa.table({**empty, **note}, schema=output.schema.arrow)
+    revisions = (
+        table.column(REVISION)
+        if REVISION in table.column_names
+        else pa.repeat(pa.scalar(0, pa.int32()), rows)
+    )
+    ops = table.column("_op") if "_op" in table.column_names else pa.repeat(pa.scalar("u"), rows)
+    own = [table.column(field.name).cast(field.type) for field in output.columns]
+    marks = [ops, pa.repeat(pa.scalar(number), rows), revisions, pa.repeat(closed[0], rows)]
+    return pa.table([*own, *marks], schema=output.schema.arrow)
+
+
+def _check_one_row_per_key(output: Output, table: pa.Table) -> None:
+    keys = table.select(list(output.key))
+    if keys.num_rows != keys.group_by(list(output.key)).aggregate([]).num_rows:
+        raise SeveralRowsPerKey(output.name, output.key)
+
+
+def late_schema(columns: pa.Schema) -> RecordSchema:
+    return RecordSchema.of(pa.schema([field.with_nullable(True) for field in columns]))
+
+
+def late_records(table: pa.Table, *, policy: str) -> pa.Table:
+    """Late pairs as they are stored: a dropped row leaves only its place."""
+    if policy != "drop":
+        return table
+    row = table.schema.get_field_index("row")
+    return table.set_column(
+        row, table.schema.field(row), pa.nulls(table.num_rows, table.schema.field(row).type)
+    )
+
+
+def newly_closed(table: pa.Table, evicted_ms: int) -> pa.Table:
+    """Without windows that came out before: after a replay Spark closes all of them again."""
+    if "window_end" not in table.column_names or not table.num_rows:
+        return table
+    ends = pc.divide(table.column("window_end").cast(pa.int64()), 1_000)
+    return table.filter(pc.greater(ends, evicted_ms))

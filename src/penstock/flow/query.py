@@ -1,0 +1,226 @@
+"""One running Spark query: a definition, or several stateless ones that share their source.
+
+The query owns its producer id in the log (an older instance is fenced), its checkpoint folder, and the callback
+in which Spark hands over each batch. Everything it stores goes through `Committer`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.errors import DefinitionChanged
+from penstock.flow import output as outputs
+from penstock.flow.build import Build
+from penstock.flow.commit import Committer, Planned, position_of, run_only
+from penstock.flow.definition import Analysed
+from penstock.flow.offset import Offset
+from penstock.log.log import Log
+from penstock.log.settings import TopicSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a query lives: the log's home, its own folder for checkpoints, its name in the log."""
+
+    home: str
+    folder: Path
+    producer: str
+
+
+def place_of(home: str, app: str, query: str) -> Place:
+    return Place(home, Path(home) / "flow" / app / query, f"flow.{app}.{query}")
+
+
+class Query:
+    """Start it, watch `running`, stop it. A failed one is started again by making a new one."""
+
+    def __init__(self, session: SparkSession, log: Log, place: Place, members: Sequence[Analysed]) -> None:
+        self.members = members
+        self.name = members[0].definition.name
+        self.history = f"{self.name}{outputs.BATCHES}"
+        self.identity = "-".join(member.identity for member in members)
+        self._session = session
+        self._log = log
+        self._place = place
+        self.running: StreamingQuery | None = None
+        self.committer: Committer | None = None
+
+    @property
+    def stateful(self) -> bool:
+        return any(member.stateful for member in self.members)
+
+    def start(self, *, every: str | None, once: bool, rows_max: int = 1_000_000) -> None:
+        """Begin or go on. Raises DefinitionChanged if what is stored was made by another plan."""
+        for member in self.members:
+            create_output(self._log, member)
+        producer = self._log.producer(self._place.producer)
+        known = position_of(self._log, self._place.producer)
+        if known and known.identity != self.identity:
+            raise DefinitionChanged(self.name)
+        checkpoint = self._checkpoint(known.checkpoint if known else None)
+        self.committer = Committer(
+            self._log, producer, identity=self.identity, checkpoint=checkpoint.name,
+            outputs={member.output.name: member.output for member in self.members},
+            late_table=self._late_pairs,
+            lateness_us=self._build().scan(self.members[0].topics).lateness_us(self._log),
+        )  # fmt: skip
+        df = self._dataframe(ticks=not once, rows_max=rows_max)
+        writer: Any = df.writeStream.queryName(self.name).outputMode(self.members[0].mode)
+        writer = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(self._callback(checkpoint))
+        writer = (
+            writer.trigger(availableNow=True) if once else writer.trigger(processingTime=every or "0 seconds")
+        )
+        self.running = writer.start()
+
+    def stop(self) -> None:
+        if self.running is not None:
+            self.running.stop()
+
+    def forget_state(self) -> None:
+        """Throw the checkpoint away: the next start builds the state anew from the log."""
+        shutil.rmtree(self._place.folder, ignore_errors=True)
+
+    # ---- starting -----------------------------------------------------------------------------
+
+    def _build(self, **options: Any) -> Build:
+        return Build(self._session, self._log, self._place.home, **options)
+
+    def _dataframe(self, *, ticks: bool, rows_max: int) -> DataFrame:
+        replay = {"history": self.history} if self._replays else {}
+        build = self._build(ticks=ticks, rows_max=rows_max, replay=replay)
+        if len(self.members) == 1:
+            return self.members[0].build(build)
+        return _united([member.build(build) for member in self.members])
+
+    @property
+    def _replays(self) -> bool:
+        return self.committer is not None and self.committer.replaying
+
+    def _checkpoint(self, known: str | None) -> Path:
+        """The folder that the stored position names, or a new one if that is gone."""
+        folder = self._place.folder
+        if known and (folder / known / "offsets").is_dir():
+            return folder / known
+        shutil.rmtree(folder, ignore_errors=True)
+        number = int(known.rpartition("-")[2]) + 1 if known else 0
+        fresh = folder / f"checkpoint-{number}"
+        fresh.mkdir(parents=True)
+        return fresh
+
+    # ---- each batch ---------------------------------------------------------------------------
+
+    def _callback(self, checkpoint: Path) -> Any:
+        committer = self.committer
+        assert committer is not None
+
+        def store(df: DataFrame, spark_batch: int) -> None:
+            planned = _planned(checkpoint, spark_batch)
+            committer.commit(spark_batch, planned, lambda: self._tables(df), lambda: run_only(df))
+
+        return store
+
+    def _tables(self, df: DataFrame) -> Mapping[str, pa.Table]:
+        table = df.toArrow()
+        if len(self.members) == 1:
+            return {self.name: table}
+        return {
+            member.output.name: _part(table, number) for number, member in enumerate(self.members)
+        }
+
+    def _late_pairs(self, batch: Offset) -> Mapping[str, pa.Table]:
+        """A second look at a batch that has rows behind the watermark or without a usable time."""
+        found: dict[str, pa.Table] = {}
+        for member in self.members:
+            if member.late_columns is None:
+                continue
+            build = self._build(mode="odd", batches=[batch])
+            member.build(build)
+            (operator, *_) = build.operators
+            assert operator.late_rows is not None
+            found[member.output.name] = outputs.late_records(
+                operator.late_rows.toArrow(), policy=operator.late
+            )
+        return found
+
+
+def create_output(log: Log, member: Analysed) -> None:
+    """The topics that a definition writes, where they are missing."""
+    _create(log, _output_topic(log, member))
+    if member.late_columns is not None:
+        late = outputs.late_schema(member.late_columns)
+        _create(log, TopicSettings(f"{member.output.name}{outputs.LATE}", late))
+    _create(log, TopicSettings(f"{member.output.name}{outputs.BATCHES}", outputs.HISTORY))
+
+
+def _output_topic(log: Log, member: Analysed) -> TopicSettings:
+    if member.output.kind == "view":
+        return TopicSettings(member.output.name, member.output.schema, key=member.output.key)
+    sources = [log.port.settings(topic) for topic in member.topics]
+    options = dict(member.definition.options)
+    return TopicSettings(
+        member.output.name,
+        member.output.schema,
+        key=member.output.key,
+        partitions=options.pop("partitions", 1),
+        event_time=options.pop("event_time", member.time),
+        lateness_ms=options.pop("lateness_ms", 0 if member.stateful else sources[0].lateness_ms),
+        **options,
+    )
+
+
+def _create(log: Log, wanted: TopicSettings) -> None:
+    if wanted.name not in log.port.topics():
+        log.port.create_topic(wanted)
+    elif (known := log.port.settings(wanted.name)).schema.ddl != wanted.schema.ddl:
+        log.port.alter_topic(wanted.name, _evolved(known, wanted))
+
+
+def _evolved(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:
+    from dataclasses import replace
+
+    return replace(known, schema=known.schema.evolve_to(wanted.schema))
+
+
+def _planned(checkpoint: Path, spark_batch: int) -> Planned:
+    """What Spark wrote down about a batch before it began it."""
+    lines = (checkpoint / "offsets" / str(spark_batch)).read_text().splitlines()
+    return Planned(Offset.from_json(json.loads(lines[2])), int(json.loads(lines[1])["batchWatermarkMs"]))
+
+
+def _united(parts: Sequence[DataFrame]) -> DataFrame:
+    """Several results as one: each in a column of its own, with its number beside it."""
+    from functools import reduce
+
+    from pyspark.sql import functions as F
+
+    types = [f"struct<{','.join(f'`{n}`:{t}' for n, t in part.dtypes)}>" for part in parts]
+
+    def tagged(number: int, part: DataFrame) -> DataFrame:
+        own = F.struct(*(F.col(f"`{name}`") for name in part.columns))
+        columns = [
+            (own if i == number else F.lit(None)).cast(kind).alias(f"part_{i}")
+            for i, kind in enumerate(types)
+        ]
+        return part.select(F.lit(number).alias("_member"), *columns)
+
+    return reduce(lambda one, other: one.union(other), (tagged(n, part) for n, part in enumerate(parts)))
+
+
+def _part(table: pa.Table, number: int) -> pa.Table:
+    import pyarrow.compute as pc
+
+    own = table.filter(pc.equal(table.column("_member"), number)).column(f"part_{number}").combine_chunks()
+    if isinstance(own, pa.ChunkedArray):
+        own = own.chunk(0) if own.num_chunks else pa.array([], own.type)
+    return pa.Table.from_arrays(own.flatten(), names=[field.name for field in own.type])
