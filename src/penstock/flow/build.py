@@ -79,6 +79,7 @@ class Build:
     settle_us: int = 0
     extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
     batches: Sequence[Offset] = ()
+    closed_us: int | None = None  # in a batch build: how far a stream would have closed windows
     replay: Mapping[str, str] = field(default_factory=dict)  # further options of the source
     topics: list[str] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)

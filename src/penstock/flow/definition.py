@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.errors import BadDefinition, BadInput
 from penstock.flow import build as builds
 from penstock.flow import output as outputs
+from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Build, Clock, Operator
 from penstock.flow.offset import STEP_US
 from penstock.flow.output import Output
@@ -74,11 +75,15 @@ class Analysed:
         final = any(operator.output == "append" for operator in self.operators)
         return "append" if final or not self.stateful else "update"
 
-    def build(self, build: Build) -> DataFrame:
-        """The definition's DataFrame in another mode, in the form in which it is stored."""
+    def build(self, build: Build, *, arrival: bool = False) -> DataFrame:
+        """The definition's DataFrame in another mode, in the form in which it is stored.
+
+        `arrival`: with the columns that say in which order the rows came.
+        """
         build.clock, build.settle_us, build.extra_delay_us = self.clock, self.settle_us, self.correct_us
         with self.definition.blamed():
-            return outputs.flat(builds.call(self.definition.function, build))
+            df = builds.call(self.definition.function, build)
+            return outputs.flat(df.select("*", *ARRIVAL) if arrival else df)
 
 
 def analyse(definition: Definition, build: Build) -> Analysed:
