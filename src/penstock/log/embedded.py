@@ -100,6 +100,7 @@ class EmbeddedLog(Forking):
         try:
             if not self.disk.exists(marker):
                 ledgers.create(self.disk, self.home / "ledger")
+                self.disk.sync_folder(self.home)  # the marker may not outlive the folder it vouches for
                 replace_file(self.disk, marker, json.dumps({"format": FORMAT}).encode())
         finally:
             lock.release()
