@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,15 +11,18 @@ from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from tests.follow.backends import Backend, SQLiteBackend, changelog, delete, plain, upsert
+from tests.follow.backends import SYSTEM_DDL, Backend, SQLiteBackend, changelog, delete, plain, upsert
 from tests.servers import Postgres
 from tests.waiting import wait_until
 
 import penstock as ps
+from penstock.clock import ManualClock
 from penstock.errors import BadOption, BadRecord, Contended, RecordsLost, StorageError
-from penstock.follow import Follower, Progress, Store, TableSpec, open_store
+from penstock.follow import Follower, Progress, Store, TableSpec, open_store, spec_of
 from penstock.follow.postgres import PostgresStore
 from penstock.follow.sqlite import SQLiteStore
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.log import Log
 from penstock.schema import RecordSchema
 
 
@@ -162,30 +167,71 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(
     assert follower.step(timeout_s=0) == 1
 
 
-def test_records_that_retention_took_are_an_error(backend: Backend, log: ps.Log) -> None:
-    topic, spec = changelog(log, "counts", "k STRING, v BIGINT", ("k",))
+def test_records_that_retention_took_are_an_error(backend: Backend, home: Path) -> None:
+    clock = ManualClock()
+    port = EmbeddedLog(home, clock=clock)
+    topic = Log(port).create_topic("counts", f"k STRING, v BIGINT, {SYSTEM_DDL}", retention="1 day")
+    spec = spec_of(topic.schema.arrow, ("k",), name="counts")
     topic.append([upsert(k="a", v=1)])
     store = backend.open()
     Follower(topic, store, spec).step(timeout_s=0)
     topic.append([upsert(k="b", v=1), upsert(k="c", v=1)])
-    lost = Follower(_Cut(topic, start=2), store, spec)  # type: ignore[arg-type]
+    clock.advance(3 * 86_400)
+    port.maintain("counts", 0)  # seals
+    topic.append([upsert(k="d", v=1)])
+    port.maintain("counts", 0)
+    assert topic.bounds()[0] == (3, 4)
+    lost = Follower(topic, store, spec)
     with running(lost) as ended:
         wait_until(lambda: isinstance(ended(), RecordsLost), what="the follower to give up")
     assert "rebuild the view" in str(lost.last_error)
     assert keys(store, spec) == ["a"]
+    port.close()
 
 
-class _Cut:
-    """A topic whose first records are gone."""
+def test_a_copy_that_is_dropped_under_a_follower_is_made_again(
+    backend: Backend, counted: tuple[ps.Topic, TableSpec]
+) -> None:
+    topic, spec = counted
+    topic.append([upsert(k="a", v=1)])
+    store = backend.open()
+    follower = Follower(topic, store, spec)
+    with running(follower) as ended:
+        wait_until(lambda: store.progress("counts") == Progress(1, 0), what="the first record")
+        backend.open().drop("counts")
+        topic.append([upsert(k="b", v=1)])
+        wait_until(lambda: store.progress("counts") == Progress(2, 0), what="both records")
+        assert ended() is None
+    assert keys(store, spec) == ["a", "b"]
 
-    def __init__(self, topic: ps.Topic, *, start: int) -> None:
-        self._topic, self._start = topic, start
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._topic, name)
+def test_a_sqlite_file_that_is_deleted_under_a_follower_is_made_again(
+    tmp_path: Path, counted: tuple[ps.Topic, TableSpec]
+) -> None:
+    topic, spec = counted
+    topic.append([upsert(k="a", v=1)])
+    store = SQLiteStore(tmp_path / "views.db")
+    with running(Follower(topic, store, spec)) as ended:
+        wait_until(lambda: store.progress("counts") == Progress(1, 0), what="the first record")
+        for file in tmp_path.glob("views.db*"):
+            file.unlink()
+        topic.append([upsert(k="b", v=1)])
+        wait_until(lambda: store.progress("counts") == Progress(2, 0), what="both records")
+        assert ended() is None
+    assert keys(store, spec) == ["a", "b"]
+    store.close()
 
-    def bounds(self) -> dict[int, tuple[int, int]]:
-        return {0: (self._start, self._topic.bounds()[0][1])}
+
+def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from penstock.follow import open_store\n"
+        "try: open_store('postgresql://db/shop')\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("NotSupported")
+    assert 'pip install "penstock[postgres]"' in said
 
 
 def test_a_changelog_made_again_is_copied_again(backend: Backend, log: ps.Log) -> None:

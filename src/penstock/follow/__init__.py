@@ -4,7 +4,7 @@ table.py      what is copied: a view's name, columns and key
 changes.py    many changelog records to the last change of each key
 store.py      the port that every store keeps
 cells.py      Arrow columns in the forms that SQL stores hold, and back
-sqlite.py, postgres.py   the stores
+sqlite.py, postgres.py, postgres_session.py   the stores
 opening.py    a store by its address
 follower.py   changelog to store, and again after any failure
 

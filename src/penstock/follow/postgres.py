@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import io
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from psycopg import Connection
+from psycopg.sql import SQL, Composable, Composed, Identifier
 
-from penstock.errors import BadOption, BadRecord, NotSupported, StorageError
+from penstock.errors import BadOption
 from penstock.follow.cells import as_text, from_parsed, whole
 from penstock.follow.changes import UPSERT, Changed, changed
+from penstock.follow.postgres_session import Session
 from penstock.follow.store import (
     Held,
     Progress,
@@ -37,25 +38,8 @@ from penstock.follow.store import (
 from penstock.follow.table import ROWS_SUFFIX, WINDOW_END, TableSpec
 from penstock.schema import ArrowArray, ArrowType
 
-if TYPE_CHECKING:
-    from psycopg import Connection
-    from psycopg.sql import SQL, Composable, Composed, Identifier
-else:
-    try:
-        from psycopg.sql import SQL, Composable, Composed, Identifier
-    except ImportError as error:
-        raise NotSupported(
-            "the PostgreSQL driver is not installed.",
-            hint='install it with: pip install "penstock[postgres]"',
-        ) from error
-
 _NAME_BYTES_MAX = 63  # PostgreSQL cuts longer names short, and two could become one
-_LOCK_S = 10
-_CONNECT_S = 5
 _PATTERN = "_nulls"
-# A commit need not wait for the disk: what a crash of the server takes back goes together with its
-# offset, and is read from the log again.
-_SESSION = (("TimeZone", "UTC"), ("lock_timeout", f"{_LOCK_S}s"), ("synchronous_commit", "off"))
 _TYPES: dict[ArrowType, str] = {
     pa.int8(): "smallint",
     pa.int16(): "smallint",
@@ -76,7 +60,6 @@ CREATE TABLE IF NOT EXISTS penstock_views (
     next_offset bigint NOT NULL, batch bigint, closed timestamptz)
 """
 _is = pa.types
-Answer = TypeVar("Answer")
 
 
 class PostgresStore:
@@ -85,8 +68,8 @@ class PostgresStore:
     def __init__(self, url: str, *, schema: str = "public", watch: Watch = unwatched) -> None:
         _check_length(schema)
         self._schema, self._watch = schema, watch
-        self._writer = _Connection(url, schema)
-        self._reader = _Connection(url, schema)
+        self._writer = Session(url, schema)
+        self._reader = Session(url, schema)
         self._prepared: dict[str, str] = {}  # view -> id of the changelog it follows
 
     def __repr__(self) -> str:
@@ -124,8 +107,9 @@ class PostgresStore:
         self._watch("committed")
 
     def _staged(self, db: Connection[Any], spec: TableSpec, todo: Changed) -> Identifier:
-        """The changes in a temporary table, which the session keeps and each commit empties."""
-        stage = Identifier("pg_temp", self._writer.stage_of(db, spec))
+        """The changes in a temporary table: keys to remove as "d", rows to write as "u"."""
+        typed = [*spec.values, pa.field("_op", pa.string()), pa.field(_PATTERN, pa.int64())]
+        stage = self._writer.stage_of(db, spec, SQL(", ").join(map(_column, typed)))
         for rows, upsert in ((todo.removals, False), (todo.upserts, True)):
             if not rows.num_rows:
                 continue
@@ -174,95 +158,6 @@ class PostgresStore:
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
-
-
-class _Connection:
-    """One PostgreSQL connection, opened when it is needed and again when it broke."""
-
-    def __init__(self, url: str, schema: str) -> None:
-        self._url, self._schema = url, schema
-        self._mutex = threading.Lock()
-        self._db: Connection[Any] | None = None
-        self._stages: dict[TableSpec, str] = {}
-
-    @contextmanager
-    def transaction(self) -> Iterator[Connection[Any]]:
-        import psycopg
-
-        with self._mutex:
-            try:
-                db = self._opened()
-                with db.transaction():
-                    yield db
-            except psycopg.DataError as error:
-                self._stages.clear()
-                raise BadRecord(
-                    f"PostgreSQL cannot hold a value: {_line(error)}.",
-                    hint="it takes no zero characters in text; clean that column in the view",
-                ) from error
-            except psycopg.Error as error:
-                self._forget()
-                raise StorageError(
-                    f"PostgreSQL: {_line(error)}.", hint="check that it runs, its address and its permissions"
-                ) from error
-            except BaseException:
-                self._stages.clear()  # the transaction that made one may be rolled back
-                raise
-
-    def ask(self, question: Callable[[Connection[Any]], Answer]) -> Answer:
-        """Read in a transaction; once more if the connection was cut since it was last used."""
-        was_open = self._db is not None
-        try:
-            with self.transaction() as db:
-                return question(db)
-        except StorageError:
-            if not was_open:
-                raise
-        with self.transaction() as db:
-            return question(db)
-
-    def stage_of(self, db: Connection[Any], spec: TableSpec) -> str:
-        """The name of this session's temporary table for changes of such a table."""
-        if spec not in self._stages:
-            name = f"penstock_stage_{len(self._stages)}"
-            typed = [*spec.values, pa.field("_op", pa.string()), pa.field(_PATTERN, pa.int64())]
-            columns = SQL(", ").join(map(_column, typed))
-            table = Identifier("pg_temp", name)
-            db.execute(SQL("DROP TABLE IF EXISTS {}").format(table))  # of a transaction that failed later
-            db.execute(
-                SQL("CREATE TEMP TABLE {} ({}) ON COMMIT DELETE ROWS").format(Identifier(name), columns)
-            )
-            self._stages[spec] = name
-        return self._stages[spec]
-
-    def close(self) -> None:
-        with self._mutex:
-            self._forget()
-
-    def _opened(self) -> Connection[Any]:
-        import psycopg
-
-        if self._db is None or self._db.closed:
-            self._forget()
-            db = psycopg.connect(
-                self._url, autocommit=True, connect_timeout=_CONNECT_S, tcp_user_timeout=_LOCK_S * 1_000
-            )
-            self._db = db
-            for name, value in _SESSION:
-                db.execute("SELECT set_config(%s, %s, false)", (name, value))
-            db.execute(SQL("SET search_path TO {}").format(Identifier(self._schema)))
-        return self._db
-
-    def _forget(self) -> None:
-        if self._db is not None:
-            with suppress(Exception):
-                self._db.close()
-        self._db = None
-        self._stages.clear()
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _take_turns(db: Connection[Any]) -> None:

@@ -10,6 +10,7 @@ death of the process; after power loss the copy may be some commits back, and it
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import threading
@@ -124,6 +125,7 @@ class _Connection:
         self._path, self._busy_s = path, busy_s
         self._mutex = threading.Lock()
         self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     @contextmanager
     def transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
@@ -140,11 +142,11 @@ class _Connection:
 
     def close(self) -> None:
         with self._mutex:
-            if self._db:
-                self._db.close()
-            self._db = None
+            self._forget()
 
     def _opened(self) -> sqlite3.Connection:
+        if self._db is not None and self._file != _file_id(self._path):
+            self._forget()  # somebody deleted or replaced the file: what is written to the old one is lost
         if self._db is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             db = sqlite3.connect(
@@ -157,22 +159,37 @@ class _Connection:
             except BaseException:
                 db.close()
                 raise
-            self._db = db
+            self._db, self._file = db, _file_id(self._path)
         return self._db
+
+    def _forget(self) -> None:
+        if self._db:
+            self._db.close()
+        self._db = None
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            if "locked" in str(error):
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # above are the finer shades
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise LockTimeout(str(self._path), waited_s=self._busy_s) from error
-            if "full" in str(error):
+            if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) == errno.ENOSPC:
                 raise DiskFull(self._path) from error
+            self._forget()
             raise StorageError(
                 f"{self._path}: {error}.",
-                hint="check the disk and the file; it can be deleted, then it is copied again from the log",
+                hint="check the disk; the file, with its -wal and -shm, may be deleted: it is copied again",
             ) from error
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _held(db: sqlite3.Connection, view: str) -> Held | None:

@@ -76,8 +76,8 @@ class Store(Protocol):
         """Apply the changelog records of [from_offset, next_offset) and note `next_offset`: both or neither.
 
         `changes` are records as they are in the changelog, in their order; none is fine. Raises Contended
-        when the copy is not at `from_offset` (somebody else applied meanwhile), and Fenced when it became
-        one of another changelog or of other columns.
+        when the copy is not at `from_offset` (somebody else applied meanwhile) or is gone, and Fenced when
+        it became one of another changelog or of other columns.
         """
 
     def progress(self, view: str) -> Progress | None:
@@ -102,7 +102,11 @@ def checked(spec: TableSpec, held: Held | None, changelog_id: str | None, from_o
     """What an apply goes on from. Raises as `Store.apply` says."""
     if changelog_id is None:
         raise BadOption(f'view "{spec.name}" was not prepared in this store.', hint="call prepare() first")
-    if held is None or not held.is_of(spec, changelog_id):
+    if held is None:
+        raise Contended(
+            f'the copy of view "{spec.name}" is gone; nothing was applied.', hint="prepare it, and begin anew"
+        )
+    if not held.is_of(spec, changelog_id):
         error = Fenced(f"follower of {spec.name}", epoch=from_offset, current=0)
         error.message = (
             f'the copy of view "{spec.name}" was begun anew by another follower, from another '
