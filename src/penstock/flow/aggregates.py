@@ -122,7 +122,7 @@ class Aggregate:
         if self.kind in {"percentile", "rate"}:
             return pa.float64()
         if self.kind == "collect":
-            return pa.list_(pa.field("element", column_type, nullable=False))
+            return pa.list_(pa.field("element", column_type))
         if self.kind in {"sum", "mean"}:
             return _total_type(self.kind, column_type)
         return column_type
@@ -249,7 +249,7 @@ def approx_distinct(column: str, *, error: float = 0.05) -> Aggregate:
 
 
 def approx_percentile(column: str, quantile: float, *, accuracy: int = 10_000) -> Aggregate:
-    """A value of the column whose rank is off by at most 1/accuracy of the events."""
+    """A value of the column whose rank is off by at most 1/accuracy of the events. NaN spoils it."""
     if not 1 <= accuracy <= 1_000_000:
         raise BadOption(f"accuracy {accuracy!r} is outside 1 to 1,000,000.", hint="10,000 is usual")
     return Aggregate("approx_percentile", column, quantile=_share(quantile), accuracy=accuracy)

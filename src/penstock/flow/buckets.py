@@ -1,0 +1,184 @@
+"""Stateful operators over hash buckets: one pure function for each, everything about Spark here.
+
+Keys are spread over a few buckets; a bucket's state is one value, an Arrow table as IPC bytes. An operator
+is a `Step`: it gets that table, the new rows and the watermark, and returns the table to keep, the rows to
+emit and when to be called again. What holds:
+
+- A step sees all new rows of its bucket and batch at once, in no particular order.
+- It is called once per batch and bucket at most: with rows, or when the watermark has reached `wake_us`.
+- Event time moves with Spark's watermark: rows at or before it are complete. Which rows are late is decided
+  before; here none is dropped (the packed rows have no event-time column for Spark to drop them by).
+
+Rows travel as Arrow bytes too, many at a time: Spark hands rows to Python processors one by one, as pandas,
+which is slow, and makes a BIGINT with nulls a float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+    ValueState,
+)
+
+from penstock.errors import BadOption
+from penstock.flow.aggregate_columns import named
+from penstock.schema import did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BUCKETS = 8
+_OF_ROW = "__bucket"  # beside the columns of a user
+# Spark makes named tuples of packed rows on their way, and those rename what begins with an underscore.
+_BUCKET, _ROWS = "bucket", "packed"
+_PACKED_ROWS = 65_536  # rows that a task holds before it hands on packed ones
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a step leaves behind."""
+
+    state: pa.Table  # may be empty, and is then not stored
+    output: pa.Table
+    wake_us: int | None = None  # call again when the watermark is there, rows or not; later than it is now
+
+
+Step: TypeAlias = Callable[[pa.Table | None, pa.Table, int], Stepped]
+"""(state, new rows, watermark in microseconds) to what follows from them. Pure."""
+
+
+def arrow_schema(df: DataFrame, columns: Sequence[str] | None = None) -> pa.Schema:
+    """The columns as a step sees them. Raises BadOption for one that is not there."""
+    whole = to_arrow_schema(df.schema, timezone="UTC")
+    for name in columns or ():
+        if name not in whole.names:
+            raise BadOption(f'there is no column "{name}".', hint=did_you_mean(name, whole.names))
+    return whole if columns is None else pa.schema([whole.field(name) for name in dict.fromkeys(columns)])
+
+
+def in_buckets(
+    df: DataFrame,
+    *,
+    by: Sequence[str],
+    rows: pa.Schema,
+    step: Step,
+    output: pa.Schema,
+    buckets: int = BUCKETS,
+) -> DataFrame:
+    """Runs `step` over the columns `rows` of a streaming DataFrame with a watermark.
+
+    Rows with equal `by` meet in one bucket; without `by` there is only one. The number of buckets is part
+    of the state: a query that goes on from a checkpoint needs the same one.
+    """
+    if buckets < 1:
+        raise BadOption(f"{buckets} buckets are too few.", hint=f"{BUCKETS} is usual")
+    bucket = F.pmod(F.hash(*map(named, by)), F.lit(buckets)) if by else F.lit(0)
+    packed = df.select(bucket.cast("int").alias(_OF_ROW), *map(named, rows.names)).mapInArrow(
+        _packing(rows), f"{_BUCKET} INT, {_ROWS} BINARY"
+    )
+    emitted = packed.groupBy(_BUCKET).transformWithStateInPandas(
+        _Bucket(step, rows), f"{_ROWS} BINARY", "Append", "EventTime"
+    )
+    return emitted.mapInArrow(_unpacked, from_arrow_schema(output))
+
+
+def _packing(schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: list[pa.RecordBatch] = []
+        for batch in batches:
+            held.append(batch)
+            if sum(map(len, held)) >= _PACKED_ROWS:
+                yield _by_bucket(held, schema)
+                held = []
+        if held:
+            yield _by_bucket(held, schema)
+
+    return pack
+
+
+def _by_bucket(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    whole = pa.Table.from_batches(batches)
+    numbers = pc.unique(whole[_OF_ROW])
+    rows = whole.drop_columns([_OF_ROW]).cast(schema)
+    packed = [to_bytes(rows.filter(pc.equal(whole[_OF_ROW], number))) for number in numbers]
+    return pa.record_batch([numbers.cast(pa.int32()), pa.array(packed, pa.binary())], names=[_BUCKET, _ROWS])
+
+
+def _unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for packed in batch.column(0):
+            yield from from_bytes(packed.as_buffer()).to_batches()
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_bytes(packed: Any) -> pa.Table:
+    return pa.ipc.open_stream(packed).read_all()
+
+
+class _Bucket(StatefulProcessor):
+    """One bucket's state: its table, and the timer that is set for it."""
+
+    def __init__(self, step: Step, schema: pa.Schema) -> None:
+        self._step = step
+        self._schema = schema
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state: ValueState = handle.getValueState("bucket", "packed BINARY, timer_ms BIGINT")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        packed = [each for frame in rows for each in frame[_ROWS]]
+        new = pa.concat_tables([from_bytes(each) for each in packed])
+        return self._advance(new, timerValues)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        return self._advance(
+            self._schema.empty_table(), timerValues, fired_ms=expiredTimerInfo.getExpiryTimeInMs()
+        )
+
+    def close(self) -> None:
+        pass
+
+    def _advance(
+        self, new: pa.Table, times: TimerValues, *, fired_ms: int | None = None
+    ) -> Iterator[pd.DataFrame]:
+        stored = self._state.get() if self._state.exists() else None
+        state = from_bytes(stored[0]) if stored else None
+        # Spark's time is in milliseconds, and so is its rule for what is late: all up to this moment.
+        stepped = self._step(state, new, times.getCurrentWatermarkInMs() * 1_000)
+        self._keep(stepped, set_ms=stored[1] if stored else None, fired_ms=fired_ms)
+        if len(stepped.output):
+            yield pd.DataFrame({_ROWS: [to_bytes(stepped.output)]})
+
+    def _keep(self, stepped: Stepped, *, set_ms: int | None, fired_ms: int | None) -> None:
+        wake_ms = None if stepped.wake_us is None else -(-stepped.wake_us // 1_000)
+        if set_ms is not None and set_ms not in {wake_ms, fired_ms}:
+            self._handle.deleteTimer(set_ms)
+        if wake_ms is not None and wake_ms != set_ms:
+            self._handle.registerTimer(wake_ms)
+        if len(stepped.state):
+            self._state.update((to_bytes(stepped.state), wake_ms))
+        elif set_ms is not None or self._state.exists():
+            self._state.clear()
