@@ -14,6 +14,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.app.app import App as App
+    from penstock.app.app import stream as stream
+    from penstock.clock import corrected_time as corrected_time
+    from penstock.errors import BadDefinition as BadDefinition
     from penstock.errors import BadInput as BadInput
     from penstock.errors import BadName as BadName
     from penstock.errors import BadOption as BadOption
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.errors import BufferFull as BufferFull
     from penstock.errors import Contended as Contended
     from penstock.errors import Damaged as Damaged
+    from penstock.errors import DefinitionChanged as DefinitionChanged
     from penstock.errors import DiskFull as DiskFull
     from penstock.errors import Fenced as Fenced
     from penstock.errors import IncompatibleSchema as IncompatibleSchema
@@ -30,13 +35,37 @@ if TYPE_CHECKING:
     from penstock.errors import NotSupported as NotSupported
     from penstock.errors import OffsetOutOfRange as OffsetOutOfRange
     from penstock.errors import PenstockError as PenstockError
+    from penstock.errors import QueryFailed as QueryFailed
     from penstock.errors import RecordsLost as RecordsLost
     from penstock.errors import RecordTooLarge as RecordTooLarge
     from penstock.errors import SegmentMissing as SegmentMissing
+    from penstock.errors import SeveralRowsPerKey as SeveralRowsPerKey
     from penstock.errors import StorageError as StorageError
     from penstock.errors import SyncFailed as SyncFailed
     from penstock.errors import TopicExists as TopicExists
     from penstock.errors import UnknownTopic as UnknownTopic
+    from penstock.errors import UnknownView as UnknownView
+    from penstock.errors import ViewBehind as ViewBehind
+    from penstock.flow.aggregate import aggregate as aggregate
+    from penstock.flow.aggregates import approx_distinct as approx_distinct
+    from penstock.flow.aggregates import approx_percentile as approx_percentile
+    from penstock.flow.aggregates import collect as collect
+    from penstock.flow.aggregates import count as count
+    from penstock.flow.aggregates import first as first
+    from penstock.flow.aggregates import last as last
+    from penstock.flow.aggregates import max as max
+    from penstock.flow.aggregates import mean as mean
+    from penstock.flow.aggregates import min as min
+    from penstock.flow.aggregates import percentile as percentile
+    from penstock.flow.aggregates import rate as rate
+    from penstock.flow.aggregates import sum as sum
+    from penstock.flow.operators import deduplicate as deduplicate
+    from penstock.flow.operators import in_order as in_order
+    from penstock.flow.operators import latest as latest
+    from penstock.flow.windows import hopping as hopping
+    from penstock.flow.windows import session as session
+    from penstock.flow.windows import sliding as sliding
+    from penstock.flow.windows import tumbling as tumbling
     from penstock.log.consumer import Consumer as Consumer
     from penstock.log.event import Event as Event
     from penstock.log.log import AtomicProducer as AtomicProducer
@@ -51,6 +80,29 @@ if TYPE_CHECKING:
 
 # Imported when first asked for, so that `import penstock` and `penstock --help` stay fast.
 _HOMES = {
+    "App": "penstock.app.app",
+    "stream": "penstock.app.app",
+    "aggregate": "penstock.flow.aggregate",
+    "latest": "penstock.flow.operators",
+    "deduplicate": "penstock.flow.operators",
+    "in_order": "penstock.flow.operators",
+    "tumbling": "penstock.flow.windows",
+    "hopping": "penstock.flow.windows",
+    "sliding": "penstock.flow.windows",
+    "session": "penstock.flow.windows",
+    "corrected_time": "penstock.clock",
+    "count": "penstock.flow.aggregates",
+    "sum": "penstock.flow.aggregates",
+    "mean": "penstock.flow.aggregates",
+    "min": "penstock.flow.aggregates",
+    "max": "penstock.flow.aggregates",
+    "percentile": "penstock.flow.aggregates",
+    "approx_distinct": "penstock.flow.aggregates",
+    "approx_percentile": "penstock.flow.aggregates",
+    "first": "penstock.flow.aggregates",
+    "last": "penstock.flow.aggregates",
+    "collect": "penstock.flow.aggregates",
+    "rate": "penstock.flow.aggregates",
     "AtomicProducer": "penstock.log.log",
     "Consumer": "penstock.log.consumer",
     "Event": "penstock.log.event",
@@ -63,7 +115,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "App",
     "AtomicProducer",
+    "BadDefinition",
     "BadInput",
     "BadName",
     "BadOption",
@@ -73,6 +127,7 @@ __all__ = [
     "Consumer",
     "Contended",
     "Damaged",
+    "DefinitionChanged",
     "DiskFull",
     "Event",
     "Fenced",
@@ -85,17 +140,43 @@ __all__ = [
     "PenstockError",
     "Position",
     "Producer",
+    "QueryFailed",
     "RecordTooLarge",
     "RecordsLost",
     "SegmentMissing",
+    "SeveralRowsPerKey",
     "StorageError",
     "SyncFailed",
     "Topic",
     "TopicExists",
     "UnknownTopic",
+    "UnknownView",
+    "ViewBehind",
     "__version__",
+    "aggregate",
+    "approx_distinct",
+    "approx_percentile",
+    "collect",
+    "corrected_time",
+    "count",
+    "deduplicate",
+    "first",
+    "hopping",
+    "in_order",
+    "last",
+    "latest",
+    "max",
+    "mean",
+    "min",
     "once",
     "open_log",
+    "percentile",
+    "rate",
+    "session",
+    "sliding",
+    "stream",
+    "sum",
+    "tumbling",
 ]
 
 

@@ -163,7 +163,7 @@ class SeveralRowsPerKey(BadInput):
     def __init__(self, view: str, key: Iterable[str]) -> None:
         self.view, self.key = view, tuple(key)
         super().__init__(
-            f'view "{view}" has several rows for one key ({", ".join(self.key)}) in one batch: which one counts?',
+            f'view "{view}" has several rows for one key ({", ".join(self.key)}) in one batch.',
             hint="say it with ps.latest(stream, by=...), or aggregate them",
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadDefinition, TopicExists, UnknownView
 from penstock.flow.definition import Definition
-from penstock.log.log import Declared, Log, declared_settings, home_of, open_log, in_ms
+from penstock.log.log import Declared, Log, declared_settings, home_of, in_ms, open_log
 from penstock.log.port import Position
 from penstock.log.settings import TopicSettings, check_name
 from penstock.log.topic import Topic
@@ -50,7 +50,7 @@ class App:
         views: str | None = None,
         spark: str | None = None,
     ) -> None:
-        """`views`: where stores of views are (default: a SQLite file). `spark`: a master URL (default: here)."""
+        """`views`: the store of the views (default: a SQLite file). `spark`: a master URL (default: here)."""
         check_name("app", name)
         self.name = name
         self.home = home_of(home).absolute()
@@ -135,7 +135,8 @@ class App:
 
         name = view if isinstance(view, str) else view.name
         return reading.read(
-            self, name, where=where, after=after, timeout_s=duration_ms(timeout) / 1_000, as_of=as_of, limit=limit
+            self, name, where=where, after=after, timeout_s=duration_ms(timeout) / 1_000, as_of=as_of,
+            limit=limit,
         )  # fmt: skip
 
     def definition(self, name: str) -> Definition:

@@ -69,4 +69,3 @@ class Graph:
     def _query(self, members: list[Analysed]) -> Query:
         place = place_of(str(self.app.home), self.app.name, members[0].definition.name)
         return Query(self.session, self.app.log, place, members)
-

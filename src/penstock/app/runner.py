@@ -1,7 +1,7 @@
 """Runs an app: every query and every follower, until told to stop or until all there is is done.
 
-A failed query is started again with growing pauses. One that fails again at its first batch, or whose checkpoint
-does not fit the log, gets its state built anew from the log.
+A failed query is started again with growing pauses. One that fails again at its first batch, or whose
+checkpoint does not fit the log, gets its state built anew from the log.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.app import reading
 from penstock.app.graph import Graph
 from penstock.errors import QueryFailed
+from penstock.flow import failure
 from penstock.flow.query import Query
 from penstock.follow.follower import Follower
 
@@ -76,13 +77,14 @@ class Runner:
             if found.output.kind == "view":
                 self._follow(name)
 
-    def run(self, *, show: Callable[[Runner], None] = lambda runner: None) -> None:
+    def run(self, *, show: Callable[[Runner], None] | None = None) -> None:
         """Until `stopping` is set; `show` is called several times a second."""
         self.start()
         try:
             while not self.stopping.wait(_LOOK_S):
                 self.look()
-                show(self)
+                if show:
+                    show(self)
         finally:
             self.stop()
 
@@ -90,14 +92,17 @@ class Runner:
         """Start again what has failed and may be tried again."""
         for supervised in self.supervised:
             running = supervised.query.running
-            if supervised.given_up or (running is not None and running.isActive):
+            if running is not None and running.isActive:
                 self._note_progress(supervised)
-                continue
-            if running is not None:
-                self._failed(supervised)
-            if not supervised.given_up and time.monotonic() >= supervised.retry_at:
-                supervised.restarts += 1
-                self._start(supervised, once=False)
+            elif not supervised.given_up:
+                self._look_at_failed(supervised)
+
+    def _look_at_failed(self, supervised: Supervised) -> None:
+        if supervised.query.running is not None:
+            self._failed(supervised)
+        if not supervised.given_up and time.monotonic() >= supervised.retry_at:
+            supervised.restarts += 1
+            self._start(supervised, once=False)
 
     def stop(self) -> None:
         """Between batches where that can be had soon: a batch cut off is computed again at the next start."""
@@ -120,7 +125,7 @@ class Runner:
         try:
             supervised.query.start(every=self.every, once=once, rows_max=self.rows_max)
         except Exception as error:
-            if not _is_sparks(error):
+            if not failure.is_sparks(error):
                 raise
             supervised.last_error = str(error)
             self._count_failure(supervised, diverged=False)
@@ -145,7 +150,7 @@ class Runner:
         error = running.exception() if running is not None else None
         text = str(error) if error else supervised.last_error or "it stopped"
         self._note_progress(supervised)
-        supervised.last_error = _gist(text)
+        supervised.last_error = failure.gist(text)
         supervised.query.running = None
         self._count_failure(supervised, diverged="Diverged" in text)
 
@@ -160,14 +165,16 @@ class Runner:
 
     def _note_progress(self, supervised: Supervised) -> None:
         committer = supervised.query.committer
-        number = committer.position.number if committer and committer.position else -1
+        number = committer.position.number if committer is not None and committer.position else -1
         if number > supervised.stored:
             supervised.stored, supervised.failures = number, 0
 
     def _follow(self, view: str) -> None:
         follower = Follower(self.app.log.topic(view), self.app.store, reading.spec(self.app, view))
         self.followers[view] = follower
-        thread = threading.Thread(target=_follow, args=(follower, self.stopping), name=f"follow-{view}", daemon=True)
+        thread = threading.Thread(
+            target=_follow, args=(follower, self.stopping), name=f"follow-{view}", daemon=True
+        )
         thread.start()
         self._threads.append(thread)
 
@@ -187,17 +194,3 @@ def _stop_between_batches(query: Query, *, wait_s: float = 10.0) -> None:
     while running.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(0.005)
     query.stop()
-
-
-def _is_sparks(error: Exception) -> bool:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return isinstance(error, PySparkException | Py4JError | OSError)
-
-
-def _gist(text: str) -> str:
-    """The line of a Spark failure that says what was wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(("penstock.", "Hint:")) or "Error:" in line]
-    return " ".join(said[-2:]) if said else (lines[0] if lines else "it stopped")

@@ -1,9 +1,10 @@
 """verify: is a live view what its definition makes of the log?
 
-The comparison is at one recorded position. The definition is built once more as a batch job over exactly the
-batches that were stored, each row with the watermark it met then, so that the pairs that were late stay left out.
-The result must equal the changelog up to that position, and the store must equal the changelog up to its own
-offset. Doubles may differ by 1e-9 of their size: sums of doubles depend on the order of addition.
+The comparison is at one recorded position. The definition is built once more as a batch job over exactly
+the batches that were stored, each row with the watermark it met then, so that the pairs that were late stay
+left out. The result must equal the changelog up to that position, and the store must equal the changelog up
+to its own offset. Doubles may differ by 1e-9 of their size: sums of doubles depend on the order of
+addition.
 """
 
 from __future__ import annotations
@@ -110,8 +111,7 @@ def live_rows(app: App, analysed: Analysed, number: int) -> pa.Table:
         table = pa.Table.from_batches(topic.read(), schema=topic.settings.read_schema)
         return table.select(analysed.output.columns.names)
     batches = (batch.filter(pc.less_equal(batch.column("_batch"), number)) for batch in topic.read())
-    folded = changes.fold(batches, analysed.output.key, columns=analysed.output.columns)
-    return folded
+    return changes.fold(batches, analysed.output.key, columns=analysed.output.columns)
 
 
 def recomputed(
@@ -121,9 +121,9 @@ def recomputed(
     build = Build(graph.session, app.log, str(app.home), mode="batch", batches=past)
     build.closed_us = position.evicted_ms * 1_000
     table = analysed.build(build, arrival=not analysed.stateful).toArrow()
-    if analysed.mode == "append" and "window_end" in table.column_names and analysed.stateful:
-        ends = table.column("window_end").cast(pa.int64())
-        table = table.filter(pc.less_equal(ends, build.closed_us))
+    if analysed.output.final_by is not None:
+        due = table.column(analysed.output.final_by).cast(pa.int64())
+        table = table.filter(pc.less_equal(due, build.closed_us))
     if not analysed.stateful:
         table = _in_arrival_order(table)
         if analysed.output.kind == "view":
@@ -214,7 +214,9 @@ def _same(mine: dict[str, Any], other: dict[str, Any], approximate: dict[str, fl
 
 def _equal(one: Any, other: Any, relative: float) -> bool:
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=relative, abs_tol=1e-12) or (math.isnan(one) and math.isnan(other))
+        return math.isclose(one, other, rel_tol=relative, abs_tol=1e-12) or (
+            math.isnan(one) and math.isnan(other)
+        )
     if relative != _RELATIVE and isinstance(one, int) and isinstance(other, int):
         return math.isclose(one, other, rel_tol=relative)
     if isinstance(one, list) and isinstance(other, list):

@@ -1,8 +1,8 @@
 """`ps.aggregate`: windows of event time over a stream, with every (row, window) pair accounted for.
 
-A pair is late when its window ends at or before the watermark that the row met (see times.py). Pairs in time are
-counted, late ones are diverted, dropped or correct the window; exactly one of these. Spark's own watermark trails
-ours, so Spark itself never drops a row that we have counted on.
+A pair is late when its window ends at or before the watermark that the row met (see times.py). Pairs in
+time are counted, late ones are diverted, dropped or correct the window; exactly one of these. Spark's own
+watermark trails ours, so Spark itself never drops a row that we have counted on.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ def aggregate(
     emit: Emit | None = None,
     **aggregates: Aggregate | Column,
 ) -> DataFrame:
-    """Group a stream by columns and windows of time: `ps.aggregate(s, by="page", window=w, views=ps.count())`.
+    """Group a stream by columns and windows of time.
 
-    The result has the columns of `by`, a `window` (start, end) and the aggregates. It is kept current while a
-    window is open; with `emit="final"` a window comes out once, when it is closed. `clock` says whose time counts:
-    the events' own, the log's ("append") or this machine's at the moment of processing.
+    `ps.aggregate(stream, by="page", window=ps.tumbling("1 minute"), views=ps.count())` has the columns of
+    `by`, a `window` (start, end) and the aggregates. It is kept current while a window is open; with
+    `emit="final"` a window comes out once, when it is closed. `clock` says whose time counts: the events'
+    own, the log's ("append") or this machine's at the moment of processing.
     """
     build = builds.current()
     if clock is not None and clock != build.clock:
@@ -49,7 +50,9 @@ def aggregate(
     operator = Operator(
         _name(window),
         late=late,
-        emit=emit or ("final" if isinstance(window, Session | Sliding) else "live"),
+        emit=_emitted(window, emit, late)
+        if emit
+        else ("final" if isinstance(window, Session | Sliding) else "live"),
         span_us=window.span_us if window else 0,
         correct_us=duration_ms(correct_for) * 1_000 if correct_for is not None else 0,
         windowed=window is not None,
@@ -63,6 +66,19 @@ def aggregate(
     if isinstance(window, Session):
         return _session(build, operator, stream, keys, time, window, aggregates)
     return _windowed(build, operator, stream, keys, time, window, aggregates)
+
+
+def _emitted(window: Window | None, emit: Emit, late: Late) -> Emit:
+    _one_of("emit", emit, Emit)
+    if emit == "live" and isinstance(window, Sliding):
+        raise BadDefinition(
+            "a sliding window comes out once, when it is final.", hint='leave emit="live" out'
+        )
+    if emit == "final" and (window is None or late == "correct"):
+        raise BadDefinition(
+            'emit="final" is for windows that close for good.', hint='use emit="live", or late="divert"'
+        )
+    return emit
 
 
 def time_of(stream: DataFrame) -> str:
@@ -81,11 +97,12 @@ def _windowed(
 ) -> DataFrame:  # fmt: skip
     from pyspark.sql import functions as F
 
-    operator.output = "append" if operator.emit == "final" and window else "update"
+    if operator.emit == "final" and window:
+        operator.output, operator.final_by = "append", "window_end"
     if window is None:
         late_rows(build, operator, stream, None)
         return stream.groupBy(*keys).agg(*_columns(aggregates, time, None))
-    pairs = with_system(stream, time).withColumn("window", spark_window(window, time))
+    pairs = with_system(stream).withColumn("window", spark_window(window, time))
     oldest = F.col("_watermark") - _interval(operator.correct_us)
     late_rows(build, operator, pairs, F.col("window.end") <= oldest)
     columns = _columns(aggregates, time, window.size_us)
@@ -102,12 +119,22 @@ def _session(
 ) -> DataFrame:  # fmt: skip
     from pyspark.sql import functions as F
 
-    operator.output = "append"
-    rows = with_system(stream, time)
-    late_rows(build, operator, rows, F.col(time) <= F.col("_watermark"))
-    in_time = rows.filter(F.col(time) > F.col("_watermark"))
-    gap = f"{window.gap_us} microseconds"
-    grouped = in_time.groupBy(*keys, F.session_window(F.col(time), gap).alias("window"))
+    from penstock.flow import sessions
+
+    rows = with_system(stream)
+    oldest = F.col("_watermark") - _interval(operator.correct_us)
+    late_rows(build, operator, rows, F.col(time) <= oldest)
+    in_time = rows.filter(F.col(time) > oldest)
+    live = operator.emit == "live" or operator.late == "correct"
+    if live and build.mode == "stream":
+        operator.output = "changes"
+        found = sessions.sessions(
+            in_time, by=keys, time=time, gap_us=window.gap_us, aggregates=_typed(aggregates),
+            correct_us=operator.correct_us,
+        )  # fmt: skip
+        return found.drop("_final").withColumn(REVISION, F.col(REVISION).cast("int"))
+    operator.output, operator.final_by = ("changes", None) if live else ("append", "window_end")
+    grouped = in_time.groupBy(*keys, F.session_window(F.col(time), _micros(window.gap_us)).alias("window"))
     length = F.unix_micros("window.end") - F.unix_micros("window.start")
     return grouped.agg(*_columns(aggregates, time, length))
 
@@ -116,18 +143,43 @@ def _sliding(
     build: Build, operator: Operator, stream: DataFrame, keys: list[str], time: str, window: Sliding,
     aggregates: Mapping[str, Aggregate | Column],
 ) -> DataFrame:  # fmt: skip
-    raise BadDefinition("sliding windows are not built yet.")
+    from pyspark.sql import functions as F
+
+    from penstock.flow import sliding
+
+    operator.output, operator.final_by = "append", time
+    rows = with_system(stream)
+    late_rows(build, operator, rows, F.col(time) <= F.col("_watermark"))
+    in_time = rows.filter(F.col(time) > F.col("_watermark"))
+    if build.mode == "stream":
+        found = sliding.sliding(
+            in_time, by=keys, time=time, size_us=window.size_us, aggregates=_typed(aggregates)
+        )
+    else:
+        found = sliding.sliding_batch(
+            in_time, by=keys, time=time, size_us=window.size_us, aggregates=_typed(aggregates),
+            watermark_us=build.closed_us,
+        )  # fmt: skip
+    return found.withColumnsRenamed({"_partition": "event_partition", "_offset": "event_offset"})
+
+
+def _typed(aggregates: Mapping[str, Aggregate | Column]) -> dict[str, Aggregate]:
+    return {name: a for name, a in aggregates.items() if isinstance(a, Aggregate)}
+
+
+def _micros(length_us: int) -> str:
+    return f"{length_us} microseconds"
 
 
 def spark_window(window: Tumbling | Hopping, time: str) -> Column:
     from pyspark.sql import functions as F
 
     if isinstance(window, Tumbling):
-        return F.window(time, f"{window.size_us} microseconds")
-    return F.window(time, f"{window.size_us} microseconds", f"{window.hop_us} microseconds")
+        return F.window(time, _micros(window.size_us))
+    return F.window(time, _micros(window.size_us), _micros(window.hop_us))
 
 
-def with_system(stream: DataFrame, time: str) -> DataFrame:
+def with_system(stream: DataFrame) -> DataFrame:
     """The stream with the columns in sight that say where and when a row came."""
     from penstock.flow.hidden import carries
 
@@ -191,6 +243,10 @@ def _check(
     if not aggregates:
         raise BadDefinition("nothing to aggregate.", hint="name at least one, as views=ps.count()")
     _one_of("late", late, Late)
+    if isinstance(window, Sliding) and late == "correct":
+        raise BadDefinition("a sliding window is final when it comes out.", hint='use late="divert"')
+    if window is None and late == "correct":
+        raise BadDefinition("without a window nothing is late.", hint="leave late and correct_for out")
     if (late == "correct") != (correct_for is not None):
         raise BadDefinition(
             'late="correct" and correct_for belong together.', hint='late="correct", correct_for="1 hour"'

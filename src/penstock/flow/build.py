@@ -1,9 +1,9 @@
 """What is known while a definition is being built: how its topics are read, and what its operators said.
 
 A definition is a plain function that returns a DataFrame. It is called several times, in different modes:
-once to run it as a stream, and again whenever rows have to be looked at a second time (the late ones of a batch,
-all of them for verify). `stream()` of a topic asks the build what kind of DataFrame is wanted; operators
-tell it what they did.
+once to run it as a stream, and again whenever rows have to be looked at a second time (the late ones of a
+batch, all of them for verify). `stream()` of a topic asks the build what kind of DataFrame is wanted;
+operators tell it what they did.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLACE = ("_topic", "_partition", "_offset", "_timestamp", "_watermark")
 """What operators need to know of a row beside its own columns."""
 
 TIME_MARK = "penstock.time"
-"""In the metadata of the column that is a stream's event time: it stays with the column when it is renamed."""
+"""In the metadata of the column that is a stream's event time: renamed, it is still that column."""
 
 
 class AnotherClock(Exception):
@@ -60,6 +60,7 @@ class Operator:
     correct_us: int = 0
     windowed: bool = True
     output: Literal["update", "append", "changes"] = "update"
+    final_by: str | None = None  # the column by which a final row was due to come out
     late_rows: DataFrame | None = None  # in mode "odd": the (row, window) pairs it leaves out
     not_verifiable: str | None = None
     approximate: Mapping[str, float] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class Build:
     topics: list[str] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     time: str | None = None
-    before_reading: Callable[[str], None] = lambda topic: None
+    before_reading: Callable[[str], None] | None = None
 
     def scan(self, topics: Sequence[str]) -> Scan:
         return Scan(tuple(topics), self.clock, self.rows_max, self.settle_us)
@@ -146,7 +147,8 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
 
     build = current()
     for topic in topics:
-        build.before_reading(topic)
+        if build.before_reading is not None:
+            build.before_reading(topic)
     build.topics.extend(topic for topic in topics if topic not in build.topics)
     build.time = _time_column(build, topics)
     options = _options(build, topics)
@@ -156,7 +158,8 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
     loaded = _marked(build.session.readStream.format("penstock").options(**options).load(), build.time)
     delay_us = build.scan(topics).lateness_us(build.log) + STEP_US + build.extra_delay_us
     marked = loaded.withWatermark(build.time, f"{-(-delay_us // 1000)} milliseconds")
-    # One expression that needs the time column: anything else is pushed below the watermark, and the clock is lost.
+    # One expression that needs the time column: anything else is pushed below the watermark, and no
+    # heartbeat would be seen there.
     real = marked.filter(F.when(F.col("_heartbeat"), None).otherwise(F.col(build.time)).isNotNull())
     return hide(real, [name for name in HIDDEN if name != build.time])
 

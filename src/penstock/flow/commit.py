@@ -1,9 +1,9 @@
 """The commit point of a query: one atomic append of changelog, late pairs, history and position.
 
-Spark calls `foreachBatch` again with the same batch after a crash. The position in the log says which batch was
-stored last, and of which checkpoint; a batch that is stored already is computed (Spark's state needs that) and not
-stored again. A batch that does not follow on what is stored means that the checkpoint is not the one this log
-was written by: `Diverged`, and the state is built anew from the log.
+Spark calls `foreachBatch` again with the same batch after a crash. The position in the log says which batch
+was stored last, and of which checkpoint; a batch that is stored already is computed (Spark's state needs
+that) and not stored again. A batch that does not follow on what is stored means that the checkpoint is not
+the one this log was written by: `Diverged`, and the state is built anew from the log.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Committer:
         if self._is_stored(spark_batch, planned.batch):
             run()
             return
-        found = {name: self._new(table) for name, table in tables().items()}
+        found = {name: self._new(name, table) for name, table in tables().items()}
         known = self.position.batch if self.position else None
         has_input = known is None or planned.batch.end != known.end
         if not has_input and not any(table.num_rows for table in found.values()):
@@ -125,8 +125,10 @@ class Committer:
             spark_batch, planned, found, late, rows=planned.batch.rows if has_input else 0, began=began
         )
 
-    def _new(self, table: pa.Table) -> pa.Table:
-        return outputs.newly_closed(table, self.position.evicted_ms) if self.position else table
+    def _new(self, name: str, table: pa.Table) -> pa.Table:
+        if self.position is None:
+            return table
+        return outputs.not_before(self._outputs[name], table, self.position.evicted_ms)
 
     def _is_stored(self, spark_batch: int, batch: Offset) -> bool:
         known = self.position

@@ -72,7 +72,7 @@ class Analysed:
 
     @property
     def mode(self) -> Literal["update", "append"]:
-        final = any(operator.output == "append" for operator in self.operators)
+        final = any(operator.output != "update" for operator in self.operators)
         return "append" if final or not self.stateful else "update"
 
     def build(self, build: Build, *, arrival: bool = False) -> DataFrame:
@@ -105,6 +105,10 @@ def analyse(definition: Definition, build: Build) -> Analysed:
                 "a view needs a key.", hint='say what identifies a row: @app.view(key="page")'
             )
     stateful = bool(build.operators) or _has_state(df)
+    if definition.kind == "stream" and any(o.output == "update" and o.windowed for o in build.operators):
+        raise definition.wrong("a stream carries final rows.", 'say emit="final", or make it a view')
+    if definition.kind == "stream" and any(o.output != "append" for o in build.operators):
+        raise definition.wrong("a stream carries final rows, and these may change.", "make it a view")
     operators = tuple(build.operators)
     correct_us = max((operator.correct_us for operator in operators), default=0)
     lateness_us = build.scan(build.topics).lateness_us(build.log)
@@ -113,7 +117,7 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         tuple(build.topics),
         build.clock,
         operators,
-        Output(definition.name, definition.kind, key, own, aggregated=stateful),
+        _output(definition, key, own, operators, stateful=stateful),
         _late_columns(definition, build) if operators else None,
         settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
         correct_us=correct_us,
@@ -121,6 +125,22 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         stateful=stateful,
         time=_time(df),
     )
+
+
+def _output(
+    definition: Definition,
+    key: tuple[str, ...],
+    columns: pa.Schema,
+    operators: tuple[Operator, ...],
+    *,
+    stateful: bool,
+) -> Output:
+    final_by = next((o.final_by for o in reversed(operators) if o.final_by), None)
+    if final_by is not None and final_by not in columns.names:
+        raise definition.wrong(
+            f'the result has lost "{final_by}", by which it is known to be final.', "keep that column"
+        )
+    return Output(definition.name, definition.kind, key, columns, aggregated=stateful, final_by=final_by)
 
 
 def _late_columns(definition: Definition, build: Build) -> pa.Schema | None:

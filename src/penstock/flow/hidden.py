@@ -1,9 +1,9 @@
 """Columns that a DataFrame carries without showing them.
 
-Lateness is decided per row, far above the source: an operator needs `_watermark`, `_partition` and `_offset` of a
-row even if the user selected three columns in between. Spark has such columns (`_metadata` of files): an attribute
-in a plan's hidden output is found by name and carried through the projections below. A projection may name its own
-hidden output, which is what `hide` makes it do.
+Lateness is decided per row, far above the source: an operator needs `_watermark`, `_partition` and
+`_offset` of a row even if the user selected three columns in between. Spark has such columns (`_metadata`
+of files): an attribute in a plan's hidden output is found by name and carried through the projections
+below. A projection may name its own hidden output, which is what `hide` makes it do.
 """
 
 from __future__ import annotations

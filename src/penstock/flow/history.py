@@ -1,7 +1,7 @@
 """The batches a query has stored: one record each, in the topic `<query>.batches`.
 
-They say which watermark each input record met, so that a replay, a rebuild or verify leaves out exactly the pairs
-that were late when it mattered, in whatever batches it reads.
+They say which watermark each input record met, so that a replay, a rebuild or verify leaves out exactly the
+pairs that were late when it mattered, in whatever batches it reads.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ HISTORY = RecordSchema.of(
     "late BIGINT NOT NULL, watermark TIMESTAMP, planned TIMESTAMP, took_ms BIGINT NOT NULL"
 )
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_PARTS = {"window": ("window_start", "window_end"), "event": ("event_partition", "event_offset")}
 _OWN = [
     pa.field("_op", pa.string(), nullable=False),
     pa.field("_batch", pa.int64(), nullable=False),
@@ -46,6 +47,7 @@ class Output:
     key: tuple[str, ...]
     columns: pa.Schema
     aggregated: bool  # at most one row per key and batch by construction
+    final_by: str | None = None  # rows come out once the watermark has passed this column
 
     @property
     def schema(self) -> RecordSchema:
@@ -67,12 +69,7 @@ def flat(df: DataFrame) -> DataFrame:
 
 def flat_key(key: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
     """Key columns under the names they have after `flat`; raises for one that is not there."""
-    windowed = "window_start" in columns and "window_end" in columns and "window" not in columns
-    flattened = [
-        part
-        for name in key
-        for part in (("window_start", "window_end") if name == "window" and windowed else (name,))
-    ]
+    flattened = [part for name in key for part in ((name,) if name in columns else _PARTS.get(name, (name,)))]
     for name in flattened:
         if name not in columns:
             raise BadDefinition(
@@ -84,7 +81,7 @@ def flat_key(key: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
 
 def own_columns(columns: pa.Schema) -> pa.Schema:
     """The user's columns of a result, all nullable: a delete or a note of progress fills none."""
-    own = [field.with_nullable(True) for field in columns if field.name != REVISION]
+    own = [field.with_nullable(True) for field in columns if field.name not in (REVISION, "_op")]
     for field in own:
         if field.name.startswith("_"):
             raise BadDefinition(
@@ -135,9 +132,9 @@ def late_records(table: pa.Table, *, policy: str) -> pa.Table:
     )
 
 
-def newly_closed(table: pa.Table, evicted_ms: int) -> pa.Table:
-    """Without windows that came out before: after a replay Spark closes all of them again."""
-    if "window_end" not in table.column_names or not table.num_rows:
+def not_before(output: Output, table: pa.Table, evicted_ms: int) -> pa.Table:
+    """Without rows that came out before: after a replay Spark closes all windows again."""
+    if output.final_by is None or not table.num_rows:
         return table
-    ends = pc.divide(table.column("window_end").cast(pa.int64()), 1_000)
-    return table.filter(pc.greater(ends, evicted_ms))
+    due_us = table.column(output.final_by).cast(pa.int64())
+    return table.filter(pc.greater(due_us, evicted_ms * 1_000))

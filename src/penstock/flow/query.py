@@ -1,7 +1,7 @@
 """One running Spark query: a definition, or several stateless ones that share their source.
 
-The query owns its producer id in the log (an older instance is fenced), its checkpoint folder, and the callback
-in which Spark hands over each batch. Everything it stores goes through `Committer`.
+The query owns its producer id in the log (an older instance is fenced), its checkpoint folder, and the
+callback in which Spark hands over each batch. Everything it stores goes through `Committer`.
 """
 
 from __future__ import annotations
@@ -134,9 +134,7 @@ class Query:
         table = df.toArrow()
         if len(self.members) == 1:
             return {self.name: table}
-        return {
-            member.output.name: _part(table, number) for number, member in enumerate(self.members)
-        }
+        return {member.output.name: _part(table, number) for number, member in enumerate(self.members)}
 
     def _late_pairs(self, batch: Offset) -> Mapping[str, pa.Table]:
         """A second look at a batch that has rows behind the watermark or without a usable time."""

@@ -1,4 +1,4 @@
-"""One Spark session, tuned for small batches on one machine. See docs/decisions/ for what each setting is for."""
+"""One Spark session, tuned for small batches on one machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _SETTINGS = {
     # About 40 ms off every hop into Python.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default forks some forty processes a batch; the crash tests show that ours survives without.
-    "spark.sql.streaming.checkpointFileManagerClass": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",

@@ -41,7 +41,10 @@ def slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> li
     steps = times.steps(lateness_us=lateness_us, clock_us=start.clock_us)
     rows_each = max(_ROWS_MIN, -(-len(times.event) // tasks))
     return [
-        Slice(topic, p, first, last, scan.clock, past[-1].processed_us, steps, *_floors(past, topic, p, lateness_us))
+        Slice(
+            topic, p, first, last, scan.clock, past[-1].processed_us, steps,
+            *_floors(past, topic, p, lateness_us),
+        )
         for topic in scan.topics
         for p, partition_end in enumerate(end.ends[topic])
         for first, last in _pieces(_begin(start, topic, p), partition_end, rows_each)

@@ -1,9 +1,9 @@
 """The log as a Spark data source, batch and streaming: `spark.readStream.format("penstock")`.
 
-Spark runs the stream reader's planning in one long-lived process on the driver, and `read` on pickled copies in
-its Python workers; only options travel. Options: `home`, `topics` (JSON list), `clock`, `time` (name of the
-time column), `rows_max`, `tasks`, `settle_us`, `ticks`, and either nothing (a stream) or `batches` (a JSON list of
-offsets: a batch read of exactly these).
+Spark runs the stream reader's planning in one long-lived process on the driver, and `read` on pickled
+copies in its Python workers; only options travel. Options: `home`, `topics` (JSON list), `clock`, `time`
+(name of the time column), `rows_max`, `tasks`, `settle_us`, `ticks`, and either nothing (a stream) or
+`batches` (a JSON list of offsets: a batch read of exactly these).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Reading:
         found = slices.slices_of(log_at(self.home), self.scan, past, tasks=self.tasks)
         return [_Range(piece) for piece in found]
 
-    def read(self, partition: _Range) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         schema = to_arrow_schema(self.schema, timezone="UTC")
         if partition.clock_us is not None:
             yield slices.heartbeat(schema, self.time, partition.clock_us)

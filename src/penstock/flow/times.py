@@ -2,9 +2,9 @@
 
 **What late means.** Put all records of a query's topics in the order of their append times. The watermark a
 record meets is the highest event time appended strictly before it, less the topic's lateness. That is a
-property of the log, not of how a query cuts it into batches: a replay in other batches finds the same rows late.
-Two things can only move it further: a declared watermark, which is in the log too, and idleness, which is in
-the query's recorded offsets. Each batch therefore also has a floor: the watermark at its start.
+property of the log, not of how a query cuts it into batches: a replay in other batches finds the same rows
+late. Two things can only move it further: a declared watermark, which is in the log too, and idleness,
+which is in the query's recorded offsets. Each batch therefore also has a floor: the watermark at its start.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Log:
         """
         settings = declared_settings(
             name, schema, key=key, event_time=event_time, partitions=partitions, cleanup=cleanup,
-            retention=retention, retention_bytes=retention_bytes, durability=durability, archive=archive, **limits,
+            retention=retention, retention_bytes=retention_bytes, durability=durability, archive=archive,
+            **limits,
         )  # fmt: skip
         try:
             settings = self.port.create_topic(settings)

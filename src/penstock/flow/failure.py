@@ -1,0 +1,18 @@
+"""What Spark says when a query fails, and which line of it says why."""
+
+from __future__ import annotations
+
+
+def is_sparks(error: Exception) -> bool:
+    """Whether Spark failed, as opposed to us or the user's program."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException | Py4JError | OSError)
+
+
+def gist(text: str) -> str:
+    """The line of a Spark failure that says what was wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith(("penstock.", "Hint:")) or "Error:" in line]
+    return " ".join(said[-2:]) if said else (lines[0] if lines else "it stopped")
