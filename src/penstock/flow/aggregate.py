@@ -102,9 +102,10 @@ def _windowed(
     if window is None:
         late_rows(build, operator, stream, None)
         return stream.groupBy(*keys).agg(*_columns(aggregates, time, None))
-    pairs = with_system(stream).withColumn("window", spark_window(window, time))
+    rows = with_system(stream)
+    pairs = rows.withColumn("window", spark_window(window, time))
     oldest = F.col("_watermark") - _interval(operator.correct_us)
-    late_rows(build, operator, pairs, F.col("window.end") <= oldest)
+    late_rows(build, operator, rows, F.col("window.end") <= oldest, pairs=pairs)
     columns = _columns(aggregates, time, window.size_us)
     if operator.late == "correct":
         corrects = F.when(F.col("window.end") <= F.col("_watermark"), 1).otherwise(0)
@@ -183,7 +184,8 @@ def with_system(stream: DataFrame) -> DataFrame:
     """The stream with the columns in sight that say where and when a row came."""
     from penstock.flow.hidden import carries
 
-    missing = [name for name in builds.PLACE if name not in stream.columns]
+    wanted = (*builds.PLACE, "_time_usable") if builds.current().mode == "odd" else builds.PLACE
+    missing = [name for name in wanted if name not in stream.columns]
     if not all(carries(stream, name) for name in missing):
         raise BadDefinition(
             "the rows no longer say where they came from: something before this grouped or united them.",
@@ -192,28 +194,44 @@ def with_system(stream: DataFrame) -> DataFrame:
     return stream.select("*", *missing)
 
 
-def late_rows(build: Build, operator: Operator, rows: DataFrame, is_late: Column | None) -> None:
-    """In the second look at a batch, tell the build which pairs were left out."""
+def late_rows(
+    build: Build,
+    operator: Operator,
+    rows: DataFrame,
+    is_late: Column | None,
+    *,
+    pairs: DataFrame | None = None,
+) -> None:
+    """In the second look at a batch, tell the build what was left out: rows, or pairs with a window."""
     if build.mode != "odd":
         return
     from pyspark.sql import functions as F
 
-    unusable = ~F.col("_time_usable")
-    rows = rows if "_watermark" in rows.columns else rows.select("*", *builds.PLACE)
-    found = rows.select("*", "_time_usable").filter(unusable if is_late is None else unusable | is_late)
-    window = F.col("window") if "window" in rows.columns else None
-    own = [name for name in rows.columns if not name.startswith("_") and name != "window"]
-    at = {name: F.col(f"window.{name}") if window is not None else F.lit(None) for name in ("start", "end")}
-    operator.late_rows = found.select(
+    whole = rows if "_watermark" in rows.columns else with_system(rows)
+    left_out = _left_out(whole.filter(~F.col("_time_usable")), "no usable event time")
+    if is_late is not None:
+        behind = (whole if pairs is None else pairs).filter(F.col("_time_usable") & is_late)
+        left_out = left_out.union(_left_out(behind, "late"))
+    operator.late_rows = left_out
+
+
+def _left_out(rows: DataFrame, reason: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    windowed = "window" in rows.columns
+    own = [F.col(f"`{name}`") for name in rows.columns if not name.startswith("_") and name != "window"]
+    return rows.select(
         F.struct(*own).alias("row"),
-        F.when(~unusable, at["start"]).cast("timestamp").alias("window_start"),
-        F.when(~unusable, at["end"]).cast("timestamp").alias("window_end"),
+        *(
+            (F.col(f"window.{side}") if windowed else F.lit(None).cast("timestamp")).alias(f"window_{side}")
+            for side in ("start", "end")
+        ),
         F.col("_watermark").alias("watermark"),
-        F.when(unusable, "no usable event time").otherwise("late").alias("reason"),
+        F.lit(reason).alias("reason"),
         F.col("_topic").alias("topic"),
         F.col("_partition").alias("partition"),
         F.col("_offset").alias("offset"),
-    ).dropDuplicates(["reason", "topic", "partition", "offset", "window_start"])
+    )
 
 
 def _columns(
