@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUCKETS = 8
-_OF_ROW = "__bucket"  # beside the columns of a user
 # Spark makes named tuples of packed rows on their way, and those rename what begins with an underscore.
 _BUCKET, _ROWS = "bucket", "packed"
 _PACKED_ROWS = 65_536  # rows that a task holds before it hands on packed ones
@@ -85,13 +84,20 @@ def in_buckets(
     if buckets < 1:
         raise BadOption(f"{buckets} buckets are too few.", hint=f"{BUCKETS} is usual")
     bucket = F.pmod(F.hash(*map(named, by)), F.lit(buckets)) if by else F.lit(0)
-    packed = df.select(bucket.cast("int").alias(_OF_ROW), *map(named, rows.names)).mapInArrow(
+    columns = [named(name).alias(_place(number)) for number, name in enumerate(rows.names)]
+    packed = df.select(bucket.cast("int").alias(_BUCKET), *columns).mapInArrow(
         _packing(rows), f"{_BUCKET} INT, {_ROWS} BINARY"
     )
     emitted = packed.groupBy(_BUCKET).transformWithStateInPandas(
         _Bucket(step, rows), f"{_ROWS} BINARY", "Append", "EventTime"
     )
-    return emitted.mapInArrow(_unpacked, from_arrow_schema(output))
+    places = pa.schema([field.with_name(_place(number)) for number, field in enumerate(output)])
+    return emitted.mapInArrow(_unpacked, from_arrow_schema(places)).toDF(*output.names)
+
+
+def _place(number: int) -> str:
+    """What a column is called on its way through mapInArrow, which takes no name with a dot in it."""
+    return f"c{number}"
 
 
 def _packing(schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -110,16 +116,19 @@ def _packing(schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 
 def _by_bucket(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     whole = pa.Table.from_batches(batches)
-    numbers = pc.unique(whole[_OF_ROW])
-    rows = whole.drop_columns([_OF_ROW]).cast(schema)
-    packed = [to_bytes(rows.filter(pc.equal(whole[_OF_ROW], number))) for number in numbers]
+    numbers = pc.unique(whole[_BUCKET])
+    rows = whole.drop_columns([_BUCKET]).rename_columns(schema.names).cast(schema)
+    packed = [to_bytes(rows.filter(pc.equal(whole[_BUCKET], number))) for number in numbers]
     return pa.record_batch([numbers.cast(pa.int32()), pa.array(packed, pa.binary())], names=[_BUCKET, _ROWS])
 
 
 def _unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for packed in batch.column(0):
-            yield from from_bytes(packed.as_buffer()).to_batches()
+            rows = from_bytes(packed.as_buffer())
+            yield from rows.rename_columns(
+                [_place(number) for number in range(rows.num_columns)]
+            ).to_batches()
 
 
 def to_bytes(table: pa.Table) -> bytes:

@@ -131,14 +131,19 @@ def some_rows(many: int, *, users: int, disorder_us: int, seed: int) -> list[Row
     ]
 
 
-def stream_of(spark: SparkSession, folder: Path, rows: list[Row], *, files: int, delay: str) -> DataFrame:
-    """The rows as a stream of so many batches."""
-    folder.mkdir()
+def write(folder: Path, rows: list[Row], *, files: int, begin: int = 0) -> None:
+    """The rows as files that are read in this order, after those that are there already."""
+    folder.mkdir(exist_ok=True)
     size = -(-len(rows) // files)
     for number in range(files):
-        path = folder / f"{number}.parquet"
+        path = folder / f"{begin + number}.parquet"
         pq.write_table(table(rows[number * size : (number + 1) * size]), path)
-        os.utime(path, (1_600_000_000 + number, 1_600_000_000 + number))  # the order they are read in
+        os.utime(path, (1_600_000_000 + begin + number,) * 2)
+
+
+def stream_of(spark: SparkSession, folder: Path, rows: list[Row], *, files: int, delay: str) -> DataFrame:
+    """The rows as a stream of so many batches."""
+    write(folder, rows, files=files)
     reader = spark.readStream.schema(spark.read.parquet(str(folder)).schema)
     return reader.option("maxFilesPerTrigger", 1).parquet(str(folder)).withWatermark("at", delay)
 

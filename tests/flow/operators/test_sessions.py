@@ -168,6 +168,19 @@ def test_a_stream_ends_as_sparks_own_session_window_in_batch(spark: SparkSession
     assert 100 < sum(each["_final"] for each in got) < len(got)
 
 
+def test_rows_behind_the_watermark_reach_a_stream_that_corrects(spark: SparkSession, tmp_path: Path) -> None:
+    # A session closes in the batch after the one that moved the watermark: some rows are later than that.
+    rows = some_rows(150, users=6, disorder_us=60_000, seed=6)
+    options: dict[str, Any] = {"by": ["user"], "time": "at", "gap_us": 5_000, "aggregates": _AGGREGATES}
+    df = stream_of(spark, tmp_path / "in", rows, files=10, delay="0 seconds")
+    streamed = run(sessions(df, **options, correct_us=100_000), tmp_path / "checkpoint")
+    view = _View()
+    for batch in streamed.batches:
+        view.follow(plain([batch]))
+    assert view.values() == _naive(rows, 5_000)
+    assert max(each["_revision"] for each in view.rows.values()) > 0
+
+
 def test_touching_is_what_spark_makes_of_it(spark: SparkSession) -> None:
     rows = [row(0, "a", 100), row(1, "a", 110), row(2, "a", 121)]
     batch = sessions_batch(
