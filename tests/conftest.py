@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # so that tests can share modules as tests.<name>
@@ -43,6 +44,16 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 def log(home: Path) -> Iterator[ps.Log]:
     with ps.open_log(home) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests of a process, with the settings that the product runs with."""
+    from penstock.flow.session import start_session
+
+    session = start_session("tests")
+    yield session
+    session.stop()
 
 
 @pytest.fixture

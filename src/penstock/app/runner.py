@@ -51,6 +51,7 @@ class Runner:
     graph: Graph
     every: str | None = None
     rows_max: int = 1_000_000
+    now_us: int | None = None  # a virtual clock, for tests
     supervised: list[Supervised] = field(default_factory=list)
     followers: dict[str, Follower] = field(default_factory=dict)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -123,7 +124,7 @@ class Runner:
     def _start(self, supervised: Supervised, *, once: bool) -> None:
         supervised.query.running = None
         try:
-            supervised.query.start(every=self.every, once=once, rows_max=self.rows_max)
+            supervised.query.start(every=self.every, once=once, rows_max=self.rows_max, now_us=self.now_us)
         except Exception as error:
             if not failure.is_sparks(error):
                 raise

@@ -81,7 +81,7 @@ class Build:
     extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
     batches: Sequence[Offset] = ()
     closed_us: int | None = None  # in a batch build: how far a stream would have closed windows
-    replay: Mapping[str, str] = field(default_factory=dict)  # further options of the source
+    further: Mapping[str, str] = field(default_factory=dict)  # options of the source
     topics: list[str] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     time: str | None = None
@@ -189,7 +189,7 @@ def _options(build: Build, topics: Sequence[str]) -> dict[str, str]:
         "settle_us": str(build.settle_us),
         "tasks": str(build.session.sparkContext.defaultParallelism),
         "ticks": "true" if build.ticks else "false",
-        **build.replay,
+        **build.further,
     }
     if build.mode == "stream":
         return options

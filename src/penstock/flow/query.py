@@ -60,8 +60,13 @@ class Query:
     def stateful(self) -> bool:
         return any(member.stateful for member in self.members)
 
-    def start(self, *, every: str | None, once: bool, rows_max: int = 1_000_000) -> None:
-        """Begin or go on. Raises DefinitionChanged if what is stored was made by another plan."""
+    def start(
+        self, *, every: str | None, once: bool, rows_max: int = 1_000_000, now_us: int | None = None
+    ) -> None:
+        """Begin or go on. Raises DefinitionChanged if what is stored was made by another plan.
+
+        `now_us`: a virtual clock; with it a run to the end also sees topics go idle.
+        """
         for member in self.members:
             create_output(self._log, member)
         producer = self._log.producer(self._place.producer)
@@ -75,7 +80,7 @@ class Query:
             late_table=self._late_pairs,
             lateness_us=self._build().scan(self.members[0].topics).lateness_us(self._log),
         )  # fmt: skip
-        df = self._dataframe(ticks=not once, rows_max=rows_max)
+        df = self._dataframe(ticks=not once or now_us is not None, rows_max=rows_max, now_us=now_us)
         writer: Any = df.writeStream.queryName(self.name).outputMode(self.members[0].mode)
         writer = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(self._callback(checkpoint))
         writer = (
@@ -96,9 +101,11 @@ class Query:
     def _build(self, **options: Any) -> Build:
         return Build(self._session, self._log, self._place.home, **options)
 
-    def _dataframe(self, *, ticks: bool, rows_max: int) -> DataFrame:
-        replay = {"history": self.history} if self._replays else {}
-        build = self._build(ticks=ticks, rows_max=rows_max, replay=replay)
+    def _dataframe(self, *, ticks: bool, rows_max: int, now_us: int | None) -> DataFrame:
+        further = {"history": self.history} if self._replays else {}
+        if now_us is not None:
+            further["now_us"] = str(now_us)
+        build = self._build(ticks=ticks, rows_max=rows_max, further=further)
         if len(self.members) == 1:
             return self.members[0].build(build)
         return _united([member.build(build) for member in self.members])

@@ -123,6 +123,8 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         super().__init__(options, schema)
         self.ticks = options["ticks"] == "true"
         self.history = options.get("history")
+        # A virtual clock, for tests: it stands still during a run, and idleness is measured by it.
+        self.now_us = int(options["now_us"]) if options.get("now_us") else None
         self.until: Mapping[str, tuple[int, ...]] | None = None
 
     @cached_property
@@ -154,10 +156,9 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         recorded = history.chunk(self.past, start, rows_max=self.scan.rows_max)
         if recorded:
             return recorded
-        now_us = SystemClock().now_us()
-        return plan.next_batch(
-            log, self.scan, start, until=self.until, now_us=now_us, ticks=self.ticks and self.until is None
-        )
+        now_us = self.now_us or SystemClock().now_us()
+        ticks = self.ticks and (self.until is None or self.now_us is not None)
+        return plan.next_batch(log, self.scan, start, until=self.until, now_us=now_us, ticks=ticks)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         batch = Offset.from_json(end)
