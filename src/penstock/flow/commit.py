@@ -41,6 +41,7 @@ class Position:
     number: int
     batch: Offset
     evicted_ms: int  # Spark has closed windows up to here
+    version: int = 0  # grows with every rebuild
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -51,6 +52,7 @@ class Position:
                 "number": self.number,
                 "batch": self.batch.to_json(),
                 "evicted_ms": self.evicted_ms,
+                "version": self.version,
             }
         ).encode()
 
@@ -173,7 +175,9 @@ class Committer:
             elif table.num_rows:
                 records[name] = table
         records |= {f"{name}{outputs.LATE}": table for name, table in late.items() if table.num_rows}
+        version = self.position.version if self.position else 0
         note = {
+            "version": version,
             "number": number,
             "batch": json.dumps(planned.batch.to_json()),
             "rows": rows,
@@ -185,7 +189,13 @@ class Committer:
         }
         records |= {f"{name}{outputs.BATCHES}": note for name in found}
         position = Position(
-            self._identity, self._checkpoint, spark_batch, number, planned.batch, planned.evicted_ms
+            self._identity,
+            self._checkpoint,
+            spark_batch,
+            number,
+            planned.batch,
+            planned.evicted_ms,
+            version,
         )
         self._producer.append(records, position=position.encode())
         self.position = position

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,8 +17,8 @@ from penstock.flow.offset import Offset, Point
 from penstock.log.log import Log
 
 
-def records(log: Log, topic: str) -> list[dict[str, object]]:
-    """Everything recorded about the batches, oldest first."""
+def records(log: Log, topic: str) -> list[dict[str, Any]]:
+    """Everything recorded about the batches of the version that counts, oldest first."""
     try:
         start, end = log.port.bounds(topic, 0)
     except UnknownTopic:
@@ -25,8 +26,9 @@ def records(log: Log, topic: str) -> list[dict[str, object]]:
     table = pa.Table.from_batches(
         log.port.read(topic, 0, start, until=end), schema=log.port.settings(topic).read_schema
     )
-    found: list[dict[str, object]] = table.to_pylist()
-    return found
+    found: list[dict[str, Any]] = table.to_pylist()
+    newest = max((record["version"] for record in found), default=0)
+    return [record for record in found if record["version"] == newest]
 
 
 def last(log: Log, topic: str) -> tuple[int, Offset] | None:
@@ -46,9 +48,9 @@ def batches(log: Log, topic: str, *, number_max: int | None = None) -> list[Offs
     """The batches that read something or moved the clock, oldest first."""
     found: list[Offset] = []
     for record in records(log, topic):
-        if number_max is not None and int(str(record["number"])) > number_max:
+        if number_max is not None and record["number"] > number_max:
             break
-        batch = Offset.from_json(json.loads(str(record["batch"])))
+        batch = Offset.from_json(json.loads(record["batch"]))
         if not found or batch != found[-1]:
             found.append(batch)
     return found
@@ -63,13 +65,18 @@ def between(past: Sequence[Offset], start: Point, end: Point) -> list[Offset]:
     return list(past[first : last + 1])
 
 
-def chunk(past: Sequence[Offset], start: Point, *, rows_max: int) -> Offset | None:
+def chunk(past: Sequence[Offset], start: Point, *, rows_max: int, lenient: bool = False) -> Offset | None:
     """The next recorded batches after `start` as one, or None where the record ends."""
     first = next((i for i, batch in enumerate(past) if batch.start == start), None)
     if first is None:
         return None
     last, rows = first, past[first].rows
-    while last + 1 < len(past) and rows + past[last + 1].rows <= rows_max:
+    while (
+        last + 1 < len(past)
+        and rows + past[last + 1].rows <= rows_max
+        and past[last + 1].lenient == past[first].lenient
+    ):
         last += 1
         rows += past[last].rows
-    return Offset(start, past[last].end, past[last].processed_us, False, rows)
+    lenient = lenient or past[first].lenient
+    return Offset(start, past[last].end, past[last].processed_us, rows=rows, lenient=lenient)

@@ -46,6 +46,7 @@ class Offset:
     processed_us: int = 0  # when it was planned: the event time of clock="processing"
     odd: bool = False  # some row came behind the watermark, or has no usable event time
     rows: int = field(default=0, compare=False)
+    lenient: bool = False  # nothing in it is late: a rebuild took in what had been
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,13 +55,12 @@ class Offset:
             "processed_us": self.processed_us,
             "odd": self.odd,
             "rows": self.rows,
+            "lenient": self.lenient,
         }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Offset:
-        return cls(
-            _point(plain["start"]), _point(plain["end"]), plain["processed_us"], plain["odd"], plain["rows"]
-        )
+        return cls(**{**plain, "start": _point(plain["start"]), "end": _point(plain["end"])})
 
 
 def at_rest(point: Point) -> Offset:

@@ -22,10 +22,12 @@ from penstock.schema import RecordSchema, did_you_mean
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from penstock.log.log import Log
+
 LATE = ".late"
 BATCHES = ".batches"
 HISTORY = RecordSchema.of(
-    "number BIGINT NOT NULL, batch STRING NOT NULL, rows BIGINT NOT NULL, changes BIGINT NOT NULL, "
+    "version INT NOT NULL, number BIGINT NOT NULL, batch STRING NOT NULL, rows BIGINT NOT NULL, changes BIGINT NOT NULL, "
     "late BIGINT NOT NULL, watermark TIMESTAMP, planned TIMESTAMP, took_ms BIGINT NOT NULL"
 )
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -116,6 +118,16 @@ def _check_one_row_per_key(output: Output, table: pa.Table) -> None:
     keys = table.select(list(output.key))
     if keys.num_rows != keys.group_by(list(output.key)).aggregate([]).num_rows:
         raise SeveralRowsPerKey(output.name, output.key)
+
+
+def closed_us(log: Log, view: str) -> int:
+    """How far a view's changelog says that windows are final."""
+    start, end = log.port.bounds(view, 0)
+    if start == end:
+        return NEVER_US
+    newest = list(log.port.read(view, 0, end - 1, until=end))[-1].column("_closed").cast(pa.int64())
+    found: int | None = newest[-1].as_py()
+    return NEVER_US if found is None else found
 
 
 def late_schema(columns: pa.Schema) -> RecordSchema:

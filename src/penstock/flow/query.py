@@ -45,8 +45,18 @@ def place_of(home: str, app: str, query: str) -> Place:
 class Query:
     """Start it, watch `running`, stop it. A failed one is started again by making a new one."""
 
-    def __init__(self, session: SparkSession, log: Log, place: Place, members: Sequence[Analysed]) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        log: Log,
+        place: Place,
+        members: Sequence[Analysed],
+        *,
+        further: Mapping[str, str] | None = None,
+    ) -> None:
+        """`further`: options of the source, for a rebuild."""
         self.members = members
+        self._further = dict(further or {})
         self.name = members[0].definition.name
         self.history = f"{self.name}{outputs.BATCHES}"
         self.identity = "-".join(member.identity for member in members)
@@ -103,6 +113,7 @@ class Query:
 
     def _dataframe(self, *, ticks: bool, rows_max: int, now_us: int | None) -> DataFrame:
         further = {"history": self.history} if self._replays else {}
+        further |= self._further
         if now_us is not None:
             further["now_us"] = str(now_us)
         build = self._build(ticks=ticks, rows_max=rows_max, further=further)

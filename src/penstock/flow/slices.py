@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.flow.offset import Offset, Point
+from penstock.flow.offset import NEVER_US, Offset, Point
 from penstock.flow.plan import Scan, read_times
 from penstock.flow.times import Bools, Ints, Steps, event_times, micros
 from penstock.log.log import Log
@@ -35,10 +36,20 @@ class Slice:
 
 def slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> list[Slice]:
     """The slices of consecutive batches. Each batch has its own floor: the watermark at its start."""
+    return [
+        piece
+        for _, batches in groupby(past, key=lambda batch: batch.lenient)
+        for piece in _slices_of(log, scan, list(batches), tasks=tasks)
+    ]
+
+
+def _slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> list[Slice]:
     start, end = past[0].start, past[-1].end
     lateness_us = scan.lateness_us(log)
     times = read_times(log, scan, start, end.ends, declared=end.declared)
     steps = times.steps(lateness_us=lateness_us, clock_us=start.clock_us)
+    if past[0].lenient:
+        steps = Steps(times.appended[:0], times.event[:0], NEVER_US)
     rows_each = max(_ROWS_MIN, -(-len(times.event) // tasks))
     return [
         Slice(
@@ -63,7 +74,8 @@ def _pieces(start: int, end: int, rows_each: int) -> Iterator[tuple[int, int]]:
 
 def _floors(past: Sequence[Offset], topic: str, partition: int, lateness_us: int) -> tuple[Ints, Ints]:
     starts = np.array([_begin(batch.start, topic, partition) for batch in past], np.int64)
-    return starts, np.array([batch.start.watermark_us(lateness_us) for batch in past], np.int64)
+    floors = [NEVER_US if batch.lenient else batch.start.watermark_us(lateness_us) for batch in past]
+    return starts, np.array(floors, np.int64)
 
 
 def read_slice(log: Log, piece: Slice, schema: pa.Schema, *, odd: bool) -> Iterator[pa.RecordBatch]:

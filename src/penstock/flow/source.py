@@ -116,13 +116,16 @@ class LogReader(_Reading, DataSourceReader):
 class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """An endless read; each offset it gives describes its batch whole.
 
-    With the option `history` it first goes through the batches recorded there, several at a time.
+    With the option `history` it first goes through the batches recorded there, several at a time, with
+    `only_history` no further, and with `lenient` finding nothing late there.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
         self.ticks = options["ticks"] == "true"
         self.history = options.get("history")
+        self.only_history = options.get("only_history") == "true"
+        self.lenient = options.get("lenient") == "true"
         # A virtual clock, for tests: it stands still during a run, and idleness is measured by it.
         self.now_us = int(options["now_us"]) if options.get("now_us") else None
         self.until: Mapping[str, tuple[int, ...]] | None = None
@@ -153,9 +156,9 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         return start if found.start == found.end else found.to_json()
 
     def _next(self, log: Log, start: Point) -> Offset:
-        recorded = history.chunk(self.past, start, rows_max=self.scan.rows_max)
-        if recorded:
-            return recorded
+        recorded = history.chunk(self.past, start, rows_max=self.scan.rows_max, lenient=self.lenient)
+        if recorded or self.only_history:
+            return recorded or at_rest(start)
         now_us = self.now_us or SystemClock().now_us()
         ticks = self.ticks and (self.until is None or self.now_us is not None)
         return plan.next_batch(log, self.scan, start, until=self.until, now_us=now_us, ticks=ticks)
@@ -164,7 +167,8 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         batch = Offset.from_json(end)
         clock = batch.end.clock_us
         beat = [_Range(None, clock)] if clock is not None and clock != batch.start.clock_us else []
-        past = history.between(self.past, batch.start, batch.end) or [batch]
+        recorded = [] if batch.lenient else history.between(self.past, batch.start, batch.end)
+        past = recorded or [batch]
         return [*self.ranges(past), *beat] or [_Range(None)]
 
     def commit(self, end: dict[str, Any]) -> None:
