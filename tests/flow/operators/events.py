@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
@@ -30,6 +31,8 @@ SCHEMA = pa.schema(
     ]
 )
 Row = dict[str, Any]
+
+thorough = settings(max_examples=300, deadline=None)  # a busy machine is no failure
 
 
 def table(rows: list[Row]) -> pa.Table:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, MapType, StringType, StructType
-from tests.flow.operators.events import close, in_time, row, table
+from tests.flow.operators.events import close, in_time, row, table, thorough
 
 from penstock.errors import BadInput, BadOption
 from penstock.flow import aggregates as ag
@@ -61,6 +61,7 @@ def _bounds(ranges: list[tuple[int, int]], many: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("aggregate", "naive"), _NAIVE, ids=lambda each: str(each)[:30])
+@thorough
 @given(values=st.lists(st.none() | st.integers(-50, 50), max_size=40), ranges=_RANGES)
 def test_a_kernel_gives_for_whole_numbers_what_a_loop_gives(
     aggregate: ag.Aggregate, naive: Callable[[list[Any]], Any], values: list[int | None], ranges: Any
@@ -72,6 +73,7 @@ def test_a_kernel_gives_for_whole_numbers_what_a_loop_gives(
     assert found.type == aggregate.result_type(pa.int64())
 
 
+@thorough
 @given(values=st.lists(st.none() | st.floats(-1e9, 1e9), max_size=40), ranges=_RANGES)
 def test_a_float_sum_is_as_good_as_an_exact_one(values: list[float | None], ranges: Any) -> None:
     lo, hi = _bounds(ranges, len(values))
@@ -92,6 +94,7 @@ def test_a_float_sum_depends_on_its_range_alone() -> None:
         assert ag.sum("x").kernel(inside, lo, lo + 5).to_pylist() == alone
 
 
+@thorough
 @given(values=st.lists(st.none() | st.text(max_size=3), max_size=30), ranges=_RANGES)
 def test_text_is_ordered_by_code_point(values: list[str | None], ranges: Any) -> None:
     lo, hi = _bounds(ranges, len(values))

@@ -23,6 +23,7 @@ from tests.flow.operators.events import (
     some_rows,
     stream_of,
     table,
+    thorough,
 )
 
 from penstock.errors import BadOption
@@ -38,6 +39,7 @@ def _naive(rows: list[Row], within: int) -> list[Row]:
     return kept
 
 
+@thorough
 @given(found=batches(), within=st.integers(0, 40))
 def test_what_is_kept_does_not_depend_on_how_the_batches_are_cut(found: list[Batch], within: int) -> None:
     # Arrival goes on from batch to batch, as it does in a log.

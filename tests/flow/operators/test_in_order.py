@@ -22,6 +22,7 @@ from tests.flow.operators.events import (
     some_rows,
     stream_of,
     table,
+    thorough,
 )
 
 from penstock.errors import BadOption
@@ -31,6 +32,7 @@ from penstock.flow.in_order import in_order, in_order_batch, step
 _STEP = partial(step, time="at")
 
 
+@thorough
 @given(batches())
 def test_all_events_that_the_watermark_passed_come_once_and_in_order(found: list[Batch]) -> None:
     emitted = plain(list(outputs(_STEP, found)))
@@ -38,6 +40,7 @@ def test_all_events_that_the_watermark_passed_come_once_and_in_order(found: list
     assert emitted == sorted(every, key=in_time)
 
 
+@thorough
 @given(batches())
 def test_nothing_comes_before_the_watermark_has_passed_it(found: list[Batch]) -> None:
     state = None

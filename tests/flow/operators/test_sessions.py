@@ -25,6 +25,7 @@ from tests.flow.operators.events import (
     some_rows,
     stream_of,
     table,
+    thorough,
 )
 
 from penstock.errors import BadOption
@@ -81,11 +82,13 @@ class _View:
         return {name: {each: change[each] for each in _AGGREGATES} for name, change in self.rows.items()}
 
 
+@thorough
 @given(found=batches(), gap=st.integers(1, 30))
 def test_the_view_ends_as_what_a_batch_would_give(found: list[Batch], gap: int) -> None:
     _follows(_sessions(gap), found, gap)
 
 
+@thorough
 @given(found=batches(late_by=40), gap=st.integers(1, 30))
 def test_a_corrected_view_does_too_with_rows_that_come_after_the_end(found: list[Batch], gap: int) -> None:
     _follows(_sessions(gap, correct=40), found, gap)

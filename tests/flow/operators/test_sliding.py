@@ -23,6 +23,7 @@ from tests.flow.operators.events import (
     some_rows,
     stream_of,
     table,
+    thorough,
 )
 
 from penstock.errors import BadOption
@@ -55,6 +56,7 @@ def _naive(rows: list[Row], event: Row, size: int) -> Row:
     }
 
 
+@thorough
 @given(found=batches(), size=st.integers(1, 80))
 def test_every_event_gets_its_row_once_however_the_batches_are_cut(found: list[Batch], size: int) -> None:
     slide = Sliding(("user",), "at", size, tuple(_AGGREGATES.items()), SCHEMA)
@@ -68,6 +70,7 @@ def _offset(row: Row) -> Any:
     return row["_offset"]
 
 
+@thorough
 @given(found=batches(), size=st.integers(1, 80))
 def test_the_state_holds_what_can_still_matter_and_no_more(found: list[Batch], size: int) -> None:
     slide = Sliding(("user",), "at", size, tuple(_AGGREGATES.items()), SCHEMA)
