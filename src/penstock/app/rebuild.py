@@ -1,9 +1,10 @@
 """rebuild: a view computed anew beside the one that serves, then put in its place in one append.
 
 The new version is a streaming replay of the recorded batches, with the late decisions of then (or, with
-`include_late`, without any), by the definition as it is now. It writes to topics of its own. The swap appends
-the *difference* to the view's changelog together with the new position: followers and subscribers see ordinary
-changes, reads as of a past time keep their history, and a crash leaves the one version or the other.
+`include_late`, without any), by the definition as it is now. It writes to topics of its own. The swap
+appends the *difference* to the view's changelog together with the new position: followers and subscribers
+see ordinary changes, reads as of a past time keep their history, and a crash leaves the one version or the
+other.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Rebuilt:
         return kept
 
     def _move_checkpoint(self, name: str) -> None:
-        """Before the position names it. If we die in between, the next start finds no checkpoint and replays."""
+        """Before the position names it: if we die in between, the next start misses the old one and replays."""
         shutil.rmtree(self.place.folder, ignore_errors=True)
         self.place.folder.mkdir(parents=True)
         shutil.move(self.scratch.folder / name, self.place.folder / name)
@@ -125,9 +126,9 @@ class Rebuilt:
 
 def prepare(app: App, graph: Graph, name: str, *, include_late: bool = False) -> Rebuilt:
     """Build a view anew up to where the serving one is, and compare the two."""
-    analysed = graph.analysed[name] if name in graph.analysed else None
-    if analysed is None:
+    if name not in graph.analysed:
         raise UnknownView(name, known=graph.analysed)
+    analysed = graph.analysed[name]
     if analysed.output.kind == "stream":
         raise BadOption(
             f'"{name}" is a stream: what it has said cannot be taken back.',
