@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.app import reading
+from penstock.app import failures, reading
+from penstock.app.failures import Failure
 from penstock.app.graph import Graph
 from penstock.errors import QueryFailed
 from penstock.flow import failure
@@ -41,6 +42,10 @@ class Supervised:
     last_error: str | None = None
     given_up: bool = False
     stored: int = -1  # number of the last batch when it was last looked at
+
+    @property
+    def names(self) -> list[str]:
+        return [member.definition.name for member in self.query.members]
 
 
 @dataclass(slots=True)
@@ -126,9 +131,10 @@ class Runner:
         try:
             supervised.query.start(every=self.every, once=once, rows_max=self.rows_max, now_us=self.now_us)
         except Exception as error:
-            if not failure.is_sparks(error):
-                raise
             supervised.last_error = str(error)
+            if not failure.is_sparks(error):
+                self._note_failure(supervised)
+                raise
             self._count_failure(supervised, diverged=False)
 
     def _finished(self, supervised: Supervised) -> bool:
@@ -137,6 +143,7 @@ class Runner:
         if running is not None and running.isActive:
             return False
         if running is not None and running.exception() is None:
+            failures.settle(self.app, supervised.names)
             return True
         self._failed(supervised)
         if supervised.given_up:
@@ -163,12 +170,23 @@ class Runner:
         supervised.given_up = supervised.failures >= _FAILURES_MAX
         pause = min(_PAUSE_S * 2 ** (supervised.failures - 1), _PAUSE_S_MAX)
         supervised.retry_at = time.monotonic() + (0 if diverged else pause)
+        self._note_failure(supervised)
+
+    def _note_failure(self, supervised: Supervised) -> None:
+        """Where `penstock explain` finds it."""
+        error = supervised.last_error or "it stopped"
+        found = Failure(
+            supervised.query.name, error, time.time_ns() // 1_000, supervised.failures,
+            supervised.given_up, supervised.stored,
+        )  # fmt: skip
+        failures.record(self.app, supervised.names, found)
 
     def _note_progress(self, supervised: Supervised) -> None:
         committer = supervised.query.committer
         number = committer.position.number if committer is not None and committer.position else -1
         if number > supervised.stored:
             supervised.stored, supervised.failures = number, 0
+            failures.settle(self.app, supervised.names, stored=number)
 
     def _follow(self, view: str) -> None:
         follower = Follower(self.app.log.topic(view), self.app.store, reading.spec(self.app, view))
