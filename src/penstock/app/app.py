@@ -1,15 +1,17 @@
 """`ps.App`: the topics, views and streams of one program, as it declares them.
 
-Declaring opens the log and creates topics; it starts no Spark. Definitions are called when the app is run,
-verified or explained, never on import.
+Declaring checks what is declared and does nothing else: the log is opened, and the topics are created in it,
+when something is first asked of it. Definitions are called when the app is run, verified or explained, never
+on import.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadDefinition, TopicExists, UnknownView
 from penstock.flow.definition import Definition
 from penstock.log.log import Declared, Log, declared_settings, home_of, in_ms, open_log
-from penstock.log.port import Position
+from penstock.log.port import LogPort, Position
 from penstock.log.settings import TopicSettings, check_name
 from penstock.log.topic import Topic
 
@@ -36,9 +38,10 @@ class App:
     """What a program declares.
 
     >>> import tempfile
+    >>> from datetime import UTC, datetime
     >>> app = App("shop", home=tempfile.mkdtemp())
     >>> page_views = app.topic("page_views", "page STRING, at TIMESTAMP", event_time="at")
-    >>> page_views.append({"page": "/", "at": "2026-11-16T10:00:00Z"}).offset
+    >>> page_views.append({"page": "/", "at": datetime(2026, 11, 16, 10, tzinfo=UTC)}).offset
     0
     """
 
@@ -58,16 +61,51 @@ class App:
         self.spark = spark
         self.topics: dict[str, AppTopic] = {}
         self.definitions: dict[str, Definition] = {}
+        self._log: Log | None = None
+        self._store: Store | None = None
+        self._opening = threading.RLock()
 
-    @cached_property
+    @property
     def log(self) -> Log:
-        return open_log(self.home)
+        """The log, with every declared topic in it."""
+        with self._opening:
+            if self._log is None:
+                opened = open_log(self.home)
+                try:
+                    self._create_topics(opened)
+                except BaseException:
+                    opened.close()
+                    raise
+                self._log = opened
+            return self._log
 
-    @cached_property
+    @property
     def store(self) -> Store:
+        """Where the views are kept for readers."""
         from penstock.follow.opening import open_store
 
-        return open_store(self.views or self.home / "views" / f"{self.name}.db")
+        with self._opening:
+            if self._store is None:
+                self._store = open_store(self.views or self.home / "views" / f"{self.name}.db")
+            return self._store
+
+    @contextmanager
+    def relocated(self, log: Log, home: Path) -> Iterator[App]:
+        """Meanwhile, this app, its topics and its views live in another log: for tests.
+
+        The views are in a SQLite file under `home`, wherever they are otherwise. At the end `log` and that
+        file are closed, and everything is where it was before.
+        """
+        before = self.home, self.views, self._log, self._store
+        with self._opening:
+            self.home, self.views, self._log, self._store = home.absolute(), None, log, None
+        try:
+            self._create_topics(log)
+            yield self
+        finally:
+            self.close()
+            with self._opening:
+                self.home, self.views, self._log, self._store = before
 
     def topic(
         self,
@@ -80,19 +118,17 @@ class App:
     ) -> AppTopic:
         """Declare a topic: it is created if there is none, and changed where it may be if it differs.
 
-        `options` are those of `log.create_topic`, among them `lateness` and `idle_after`.
+        That happens when the app's log is first used. `options` are those of `log.create_topic`, among them
+        `lateness` and `idle_after`.
         """
         self._claim(name)
         columns = key if isinstance(key, str) else list(key)
         wanted = declared_settings(name, schema, key=columns, event_time=event_time, **options)
-        try:
-            settings = self.log.port.create_topic(wanted)
-        except TopicExists:
-            known = self.log.port.settings(name)
-            changed = _brought_up(known, wanted)
-            settings = known if changed == known else self.log.port.alter_topic(name, changed)
-        found = AppTopic(self, settings, record_type=schema if isinstance(schema, type) else None)
-        self.topics[name] = found
+        found = AppTopic(self, wanted, record_type=schema if isinstance(schema, type) else None)
+        with self._opening:
+            self.topics[name] = found
+            if self._log is not None:
+                _create(self._log, wanted)
         return found
 
     def view(self, *, key: str | Sequence[str], name: str | None = None) -> Callable[[Function], View]:
@@ -145,10 +181,16 @@ class App:
         return self.definitions[name]
 
     def close(self) -> None:
-        """Close what was opened: the log, and the store of views."""
-        for opened in ("store", "log"):
-            if opened in self.__dict__:
-                self.__dict__.pop(opened).close()
+        """Close what was opened: the log, and the store of views. Both open again when they are needed."""
+        with self._opening:
+            for opened in (self._store, self._log):
+                if opened is not None:
+                    opened.close()
+            self._store = self._log = None
+
+    def _create_topics(self, log: Log) -> None:
+        for topic in self.topics.values():
+            _create(log, topic.declared)
 
     def _claim(self, name: str) -> None:
         if name in self.topics or name in self.definitions:
@@ -175,10 +217,16 @@ class App:
 
 
 class AppTopic(Topic):
-    """A topic that definitions can read."""
+    """A topic that definitions can read. It is in the log that its app has at the moment."""
 
-    def __init__(self, app: App, settings: TopicSettings, *, record_type: type | None) -> None:
-        super().__init__(app.log.port, settings, record_type=record_type)
+    def __init__(self, app: App, declared: TopicSettings, *, record_type: type | None) -> None:
+        self.app = app
+        self.declared = declared
+        self._describe(declared, record_type)
+
+    @property
+    def _port(self) -> LogPort:  # type: ignore[override]
+        return self.app.log.port
 
     def stream(self) -> DataFrame:
         """Its records as a streaming DataFrame, inside a definition."""
@@ -225,6 +273,16 @@ def stream(*topics: AppTopic | Stream) -> DataFrame:
     from penstock.flow.build import stream_of
 
     return stream_of([topic.name for topic in topics])
+
+
+def _create(log: Log, wanted: TopicSettings) -> None:
+    try:
+        log.port.create_topic(wanted)
+    except TopicExists:
+        known = log.port.settings(wanted.name)
+        changed = _brought_up(known, wanted)
+        if changed != known:
+            log.port.alter_topic(wanted.name, changed)
 
 
 def _brought_up(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:

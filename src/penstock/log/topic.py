@@ -46,8 +46,11 @@ class Topic:
     """Thread-safe. Get one from `log.topic(name)` or `log.create_topic(...)`."""
 
     def __init__(self, port: LogPort, settings: TopicSettings, *, record_type: type | None = None) -> None:
-        self.name = settings.name
         self._port = port
+        self._describe(settings, record_type)
+
+    def _describe(self, settings: TopicSettings, record_type: type | None) -> None:
+        self.name = settings.name
         self._settings = settings
         self._record_type = record_type or settings.schema.record_type
         self._turn = itertools.count(random.randrange(settings.partitions))
