@@ -59,7 +59,7 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        self._now_us += int(seconds * 1_000_000)
+        self._now_us += round(seconds * 1_000_000)
         self._monotonic += seconds
 
 

@@ -1,5 +1,7 @@
 """What Penstock is tested with, for testing programs built on it.
 
+running        an app in virtual time, its events in the order you choose; in pytest: the fixture `flow`
+Run            what it gives: feed, advance, view, late, changes, verify
 CrashingDisk   a disk in memory that loses power, or whose process is killed, after any operation
 FaultyDisk     a disk that is full, or fails to sync, read or open, at the operation you choose
 LogContract    the tests that every log passes
@@ -13,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.testing.crashing_disk import CrashingDisk as CrashingDisk
     from penstock.testing.faulty_disk import FaultyDisk as FaultyDisk
+    from penstock.testing.flow import Run as Run
+    from penstock.testing.flow import running as running
     from penstock.testing.log_contract import LogContract as LogContract
 
-__all__ = ["CrashingDisk", "FaultyDisk", "LogContract"]
+__all__ = ["CrashingDisk", "FaultyDisk", "LogContract", "Run", "running"]
 
 _HOMES = {
     "CrashingDisk": "penstock.testing.crashing_disk",
     "FaultyDisk": "penstock.testing.faulty_disk",
     "LogContract": "penstock.testing.log_contract",  # needs pytest
+    "Run": "penstock.testing.flow",  # needs pyspark
+    "running": "penstock.testing.flow",
 }
 
 
