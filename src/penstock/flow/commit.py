@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -137,21 +137,22 @@ class Committer:
         if known is None:
             return False
         if self.replaying:
-            return self._is_replayed(known, batch)
+            return self._is_replayed(known, spark_batch, batch)
         if spark_batch <= known.spark_batch:
             if spark_batch == known.spark_batch and batch == known.batch:
                 return True
             raise Diverged(f"batch {spark_batch} is not the one that was stored")
-        if batch != known.batch and batch.start != known.batch.end:
+        if known.batch.end not in (batch.start, batch.end):
             raise Diverged(f"batch {spark_batch} does not begin where the last stored one ended")
         return False
 
-    def _is_replayed(self, known: Position, batch: Offset) -> bool:
+    def _is_replayed(self, known: Position, spark_batch: int, batch: Offset) -> bool:
         """While state is built anew: everything up to the stored position came out before."""
-        if batch.end.ends == known.batch.end.ends:
+        if batch.end == known.batch.end:
+            # What this checkpoint does next follows on what another one has stored.
+            self.position = replace(known, checkpoint=self._checkpoint, spark_batch=spark_batch, batch=batch)
             self.replaying = False
-            return batch.end == known.batch.end
-        if not offsets.before(batch.end.ends, known.batch.end.ends):
+        elif not offsets.within(batch.end.ends, known.batch.end.ends):
             raise Diverged("the replay went past the stored position")
         return True
 
@@ -176,6 +177,8 @@ class Committer:
                 records[name] = table
         records |= {f"{name}{outputs.LATE}": table for name, table in late.items() if table.num_rows}
         version = self.position.version if self.position else 0
+        # A state built anew closes its windows again, from the first: what was closed stays so.
+        evicted_ms = max(planned.evicted_ms, self.position.evicted_ms if self.position else 0)
         note = {
             "version": version,
             "number": number,
@@ -194,7 +197,7 @@ class Committer:
             spark_batch,
             number,
             planned.batch,
-            planned.evicted_ms,
+            evicted_ms,
             version,
         )
         self._producer.append(records, position=position.encode())

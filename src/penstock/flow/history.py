@@ -51,7 +51,7 @@ def batches(log: Log, topic: str, *, number_max: int | None = None) -> list[Offs
         if number_max is not None and record["number"] > number_max:
             break
         batch = Offset.from_json(json.loads(record["batch"]))
-        if not found or batch != found[-1]:
+        if not found or batch.end != found[-1].end:
             found.append(batch)
     return found
 
@@ -65,14 +65,20 @@ def between(past: Sequence[Offset], start: Point, end: Point) -> list[Offset]:
     return list(past[first : last + 1])
 
 
-def chunk(past: Sequence[Offset], start: Point, *, rows_max: int, lenient: bool = False) -> Offset | None:
-    """The next recorded batches after `start` as one, or None where the record ends."""
+def chunk(
+    past: Sequence[Offset], start: Point, *, rows_max: int, apart: bool = False, lenient: bool = False
+) -> Offset | None:
+    """The next recorded batches after `start` as one, or None where the record ends.
+
+    `apart`: only the next one, where the moment at which a batch was planned matters.
+    """
     first = next((i for i, batch in enumerate(past) if batch.start == start), None)
     if first is None:
         return None
     last, rows = first, past[first].rows
     while (
-        last + 1 < len(past)
+        not apart
+        and last + 1 < len(past)
         and rows + past[last + 1].rows <= rows_max
         and past[last + 1].lenient == past[first].lenient
     ):

@@ -95,10 +95,12 @@ def _point(plain: Mapping[str, Any]) -> Point:
     return Point(ends, plain["seen_us"], plain["clock_us"], plain["cut_us"], plain["declared"])
 
 
-def before(one: Ends, other: Ends) -> bool:
-    """Whether `one` is nowhere past `other`, and somewhere behind it."""
-    pairs = [(a, b) for topic in other for a, b in zip(one[topic], other[topic], strict=True)]
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+def within(one: Ends, other: Ends) -> bool:
+    """Whether `one` is nowhere past `other`, which may know of more partitions."""
+    return all(
+        len(one[topic]) <= len(ends) and all(a <= b for a, b in zip(one[topic], ends, strict=False))
+        for topic, ends in other.items()
+    )
 
 
 def moved(point: Point, **changes: Any) -> Point:

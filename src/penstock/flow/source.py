@@ -156,7 +156,13 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         return start if found.start == found.end else found.to_json()
 
     def _next(self, log: Log, start: Point) -> Offset:
-        recorded = history.chunk(self.past, start, rows_max=self.scan.rows_max, lenient=self.lenient)
+        recorded = history.chunk(
+            self.past,
+            start,
+            rows_max=self.scan.rows_max,
+            apart=self.scan.clock == "processing",
+            lenient=self.lenient,
+        )
         if recorded or self.only_history:
             return recorded or at_rest(start)
         now_us = self.now_us or SystemClock().now_us()
