@@ -35,7 +35,7 @@ def record(app: App, names: list[str], failure: Failure) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
         fresh.write_text(json.dumps(asdict(failure)))
-        os.replace(fresh, path)
+        fresh.replace(path)
 
 
 def last(app: App, name: str) -> Failure | None:

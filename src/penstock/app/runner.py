@@ -63,14 +63,19 @@ class Runner:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def once(self) -> None:
-        """Everything there is now, stage after stage; raises QueryFailed if one cannot be finished."""
+        """Everything there is now, stage after stage; raises QueryFailed if one cannot be finished.
+
+        Ends early, and then not everything is delivered, when `stopping` is set meanwhile.
+        """
         self._supervise()
         for depth in sorted({s.depth for s in self.supervised}):
             stage = [s for s in self.supervised if s.depth == depth]
             for supervised in stage:
                 self._start(supervised, once=True)
             while not all(self._finished(supervised) for supervised in stage):
-                time.sleep(_LOOK_S / 2)
+                if self.stopping.wait(_LOOK_S / 2):
+                    self.stop()
+                    return
         for name, found in self.graph.analysed.items():
             if found.output.kind == "view":
                 reading.catch_up(self.app, reading.spec(self.app, name))

@@ -10,11 +10,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli import bench, consume, demo, doctor, failure, group, produce, topic, upkeep
+from penstock.cli import bench, consume, demo, doctor, failure, group, produce, run, topic, upkeep
 from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
-_ORDER = ("topic", "produce", "consume", "group", "doctor", "bench", "demo")
+_ORDER = (
+    "topic", "produce", "consume", "group", "run", "view", "late", "verify", "rebuild", "explain", "doctor",
+    "bench", "demo",
+)  # fmt: skip
 
 
 class Root(TyperGroup):
@@ -106,6 +109,7 @@ app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(group.app, name="group")
+app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

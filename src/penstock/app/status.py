@@ -1,0 +1,179 @@
+"""How a running app fares: each query and each follower, at one moment.
+
+Everything is read from what is there anyway: the stored position, the log's bounds, Spark's last progress,
+the followers. `Watch` remembers earlier looks, for rates and for what happened since it began. Used by the
+thread that looks; the queries go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.app.watermark import Backlog, Held, backlog, held_back
+from penstock.flow.commit import position_of
+from penstock.flow.offset import NEVER_US, Ends
+from penstock.flow.output import LATE
+from penstock.flow.plan import Scan, beginning
+from penstock.flow.query import Query, place_of
+
+if TYPE_CHECKING:
+    from penstock.app.runner import Runner, Supervised
+    from penstock.log.log import Log
+
+State = Literal["starting", "running", "waits to start again", "given up", "ended"]
+_RATE_S = 5.0  # rates are over this long
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatus:
+    """One query. Times are microseconds since 1970 UTC."""
+
+    name: str
+    definitions: tuple[str, ...]
+    state: State
+    batch: int | None  # number of the last one stored
+    rows: int  # read since the watch began
+    rows_per_s: float
+    batch_ms: int | None  # the last batch that read something
+    watermark_us: int | None
+    held_back: Held | None
+    state_rows: int
+    late: int  # pairs left out, ever
+    lag_records: int
+    lag_s: float  # since the oldest unread record was appended
+    restarts: int
+    rebuilt: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """One copy of a view."""
+
+    view: str
+    behind: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of it."""
+
+    at_us: int
+    running_s: float
+    queries: tuple[QueryStatus, ...]
+    followers: tuple[FollowerStatus, ...]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What earlier looks at a query have told."""
+
+    first: int
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    batch_ms: int | None = None
+    state_rows: int = 0
+
+    def rate(self, now: float, read: int) -> float:
+        self.samples.append((now, read))
+        while len(self.samples) > 2 and now - self.samples[1][0] >= _RATE_S:
+            self.samples.popleft()
+        began, before = self.samples[0]
+        return (read - before) / (now - began) if now > began else 0.0
+
+
+class Watch:
+    """Make one before the runner starts: it counts from what is stored then."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._began = time.monotonic()
+        self._seen = {query.name: _Seen(_read(self._stored(query))) for query in runner.graph.queries()}
+
+    def _stored(self, query: Query) -> Ends:
+        app = self._runner.app
+        position = position_of(app.log, place_of(str(app.home), app.name, query.name).producer)
+        if position is not None:
+            return position.batch.end.ends
+        return beginning(app.log, Scan(query.members[0].topics)).ends
+
+    def look(self) -> Status:
+        now_us = time.time_ns() // 1_000
+        queries = tuple(self._query(supervised, now_us) for supervised in self._runner.supervised)
+        # A copy of the dict: followers are added while the runner starts.
+        followers = tuple(
+            FollowerStatus(view, follower.lag(), follower.last_error)
+            for view, follower in list(self._runner.followers.items())
+        )
+        return Status(now_us, time.monotonic() - self._began, queries, followers)
+
+    def _query(self, supervised: Supervised, now_us: int) -> QueryStatus:
+        query, log = supervised.query, self._runner.app.log
+        member = query.members[0]
+        scan = Scan(member.topics, member.clock, settle_us=member.settle_us)
+        position = query.committer.position if query.committer is not None else None
+        point = position.batch.end if position else beginning(log, scan)
+        unread, read = backlog(log, point.ends), _read(point.ends)
+        seen = self._seen[query.name]
+        _note(seen, _last_progress(supervised))
+        watermark = point.watermark_us(scan.lateness_us(log))
+        return QueryStatus(
+            query.name,
+            tuple(m.definition.name for m in query.members),
+            _state(supervised),
+            position.number if position else None,
+            read - seen.first,
+            seen.rate(time.monotonic(), read),
+            seen.batch_ms,
+            None if watermark == NEVER_US else watermark,
+            held_back(log, scan, point, unread=unread, now_us=now_us),
+            seen.state_rows,
+            late_pairs(log, [m.definition.name for m in query.members]),
+            unread.records,
+            _lag_s(unread, now_us),
+            supervised.restarts,
+            supervised.rebuilt,
+            supervised.last_error,
+        )
+
+
+def late_pairs(log: Log, names: list[str]) -> int:
+    """How many pairs these definitions have left out."""
+    topics = set(log.topics())
+    bounds = [log.port.bounds(f"{name}{LATE}", 0) for name in names if f"{name}{LATE}" in topics]
+    return sum(end - start for start, end in bounds)
+
+
+def _read(ends: Ends) -> int:
+    return sum(sum(numbers) for numbers in ends.values())
+
+
+def _lag_s(unread: Backlog, now_us: int) -> float:
+    return max(0.0, (now_us - unread.oldest_us) / 1e6) if unread.oldest_us is not None else 0.0
+
+
+def _state(supervised: Supervised) -> State:
+    if supervised.given_up:
+        return "given up"
+    running = supervised.query.running
+    if running is None:
+        return "waits to start again" if supervised.failures else "starting"
+    return "running" if running.isActive else "ended"
+
+
+def _last_progress(supervised: Supervised) -> Any:
+    running = supervised.query.running
+    return running.lastProgress if running is not None else None
+
+
+def _note(seen: _Seen, progress: Any) -> None:
+    if not progress:
+        return
+    if progress["numInputRows"]:
+        seen.batch_ms = int(progress["batchDuration"])
+    operators = progress["stateOperators"]
+    if operators:
+        seen.state_rows = sum(int(operator["numRowsTotal"]) for operator in operators)

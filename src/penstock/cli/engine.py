@@ -1,0 +1,83 @@
+"""An app on the command line: loading it, and the Spark it needs for some commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import progress
+from penstock.cli.session import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.app.app import App
+    from penstock.app.graph import Graph
+    from penstock.app.loading import Loaded
+
+AppFile = Annotated[
+    str, typer.Argument(metavar="APP", help="Where the app is: shop.py, shop.py:app or package.module:app.")
+]
+
+
+@contextmanager
+def loaded(session: Session, text: str) -> Iterator[Loaded]:
+    """The app, closed at the end. Loading declares its topics, as importing its file would."""
+    from penstock.app.loading import load
+
+    found = load(text, home=session.folder if session.home is not None else None)
+    try:
+        yield found
+    finally:
+        found.app.close()
+
+
+@contextmanager
+def analysed(session: Session, text: str, names: tuple[str, ...] = ()) -> Iterator[Graph]:
+    """The app with its definitions checked, and Spark running; that is stopped if it was started here."""
+    from penstock.app.graph import Graph
+
+    with loaded(session, text) as found:
+        for name in names:
+            found.app.definition(name)
+        with _spark(found, hidden=session.json) as spark:
+            yield Graph(found.app, spark).analyse(names)
+
+
+def only_views(app: App) -> list[str]:
+    return [name for name, definition in app.definitions.items() if definition.kind == "view"]
+
+
+@contextmanager
+def _spark(found: Loaded, *, hidden: bool) -> Iterator[SparkSession]:
+    from penstock.flow.session import start_session
+
+    with progress.watched("starting Spark", total=None, hidden=hidden):
+        before = _running()
+        spark = start_session(found.app.name, master=found.app.spark)
+    if found.from_file:
+        _send_by_value(found)
+    try:
+        yield spark
+    finally:
+        if not before:
+            spark.stop()
+
+
+def _running() -> bool:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:  # start_session says what to do
+        return False
+    return SparkSession.getActiveSession() is not None
+
+
+def _send_by_value(found: Loaded) -> None:
+    """Functions of the app's file reach Spark's workers whole: importing it there would declare the app."""
+    from pyspark import cloudpickle
+
+    register: Any = cloudpickle.register_pickle_by_value
+    register(found.module)

@@ -1,0 +1,142 @@
+"""`penstock run`: keep every view and stream of an app up to date."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import engine, failure
+from penstock.cli.engine import AppFile
+from penstock.cli.session import AsJson, Home, Session
+from penstock.clock import duration_ms
+from penstock.errors import BadInput, QueryFailed
+
+if TYPE_CHECKING:
+    from penstock.app.runner import Runner
+    from penstock.cli.watching import Screen
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run(
+    ctx: typer.Context,
+    app: AppFile,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop when everything that is there now is delivered.")
+    ] = False,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every", metavar="TIME", help='A batch this often, "1 second".', show_default="at once"
+        ),
+    ] = None,
+    rows_max: Annotated[
+        int, typer.Option("--rows-max", metavar="N", min=1, help="At most about so many records in a batch.")
+    ] = 1_000_000,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an app: every view and stream is kept up to date until Ctrl-C.
+
+    Definitions are checked before anything starts. Ctrl-C stops between batches; nothing is lost, and the
+    next run goes on from there. With --json, one status object per line, and a summary at the end.
+    """
+    session = Session.of(ctx, home, as_json)
+    interval = f"{duration_ms(every)} milliseconds" if every is not None else None
+    with _Stop().watching() as stop:
+        try:
+            with engine.analysed(session, app) as graph:
+                stop.take_signals()
+                _check(graph.app.name, graph.analysed)
+                from penstock.app.runner import Runner
+                from penstock.cli.watching import Screen
+
+                runner = Runner(graph.app, graph, every=interval, rows_max=rows_max, stopping=stop.asked)
+                _run(runner, Screen(runner, as_json=session.json), once=once)
+        except KeyboardInterrupt:
+            if stop.asked.is_set():  # the second one
+                raise
+            stop.asked.set()  # nothing was started yet
+        if once and stop.asked.is_set():
+            raise typer.Exit(failure.INTERRUPTED)
+
+
+def _check(name: str, definitions: Any) -> None:
+    if not definitions:
+        raise BadInput(
+            f'app "{name}" has no views and no streams: there is nothing to run.',
+            hint='write a function that returns a DataFrame under @app.view(key="...")',
+        )
+
+
+def _run(runner: Runner, screen: Screen, *, once: bool) -> None:
+    """Raises QueryFailed when a query was given up, after the others were stopped."""
+    outcome = "failed"
+    try:
+        with screen:
+            if once:
+                with screen.in_the_background():
+                    runner.once()
+                outcome = "interrupted" if runner.stopping.is_set() else "done"
+            else:
+                runner.run(show=_until_given_up(screen))
+                _raise_given_up(runner)
+                outcome = "interrupted"
+    finally:
+        # Also what a failed start or a failed stage has left running; harmless where all has ended.
+        runner.stop()
+        screen.summarise(outcome)
+
+
+def _until_given_up(screen: Screen) -> Any:
+    def show(runner: Runner) -> None:
+        if any(supervised.given_up for supervised in runner.supervised):
+            runner.stopping.set()
+        screen.show()
+
+    return show
+
+
+def _raise_given_up(runner: Runner) -> None:
+    for supervised in runner.supervised:
+        if supervised.given_up:
+            raise QueryFailed(supervised.query.name, supervised.last_error or "it stopped")
+
+
+class _Stop:
+    """Ctrl-C and SIGTERM ask to stop; a second one insists."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._quietly = False
+
+    @contextmanager
+    def watching(self) -> Iterator[_Stop]:
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._install()
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                with suppress(ValueError):  # not in the main thread
+                    signal.signal(number, handler)
+
+    def take_signals(self) -> None:
+        """From now on a signal only sets `asked`. Spark has put a handler of its own in place of ours."""
+        self._quietly = True
+        self._install()
+
+    def _install(self) -> None:
+        for number in _SIGNALS:
+            with suppress(ValueError):
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if not self._quietly or self.asked.is_set():
+            raise KeyboardInterrupt
+        self.asked.set()
