@@ -184,8 +184,10 @@ def with_system(stream: DataFrame) -> DataFrame:
     """The stream with the columns in sight that say where and when a row came."""
     from penstock.flow.hidden import carries
 
-    wanted = (*builds.PLACE, "_time_usable") if builds.current().mode == "odd" else builds.PLACE
-    missing = [name for name in wanted if name not in stream.columns]
+    build = builds.current()
+    wanted = (*builds.PLACE, "_time_usable") if build.mode == "odd" else builds.PLACE
+    there = build.columns or wanted  # the source may have been opened without what is not needed
+    missing = [name for name in wanted if name not in stream.columns and name in there]
     if not all(carries(stream, name) for name in missing):
         raise BadDefinition(
             "the rows no longer say where they came from: something before this grouped or united them.",

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+
 from penstock.errors import BadDefinition
 from penstock.flow.offset import STEP_US, Offset
 from penstock.flow.plan import Scan
@@ -22,6 +24,7 @@ from penstock.log.log import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Mode = Literal["stream", "batch", "odd"]
 Clock = Literal["event", "append", "processing"]
@@ -79,6 +82,8 @@ class Build:
     rows_max: int = 1_000_000
     settle_us: int = 0
     extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
+    narrow: bool = True  # read only the columns that are needed
+    columns: frozenset[str] | None = None  # of the source; None for all
     batches: Sequence[Offset] = ()
     closed_us: int | None = None  # in a batch build: how far a stream would have closed windows
     further: Mapping[str, str] = field(default_factory=dict)  # options of the source
@@ -155,13 +160,27 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
     if build.mode != "stream":
         plain = build.session.read.format("penstock").options(**options).load()
         return hide(_marked(plain, build.time), [name for name in HIDDEN if name != build.time])
-    loaded = _marked(build.session.readStream.format("penstock").options(**options).load(), build.time)
+    reader = build.session.readStream.format("penstock").options(**options)
+    if build.columns is not None:
+        reader = reader.schema(_narrowed(build, topics))
+    loaded = _marked(reader.load(), build.time)
     delay_us = build.scan(topics).lateness_us(build.log) + STEP_US + build.extra_delay_us
     marked = loaded.withWatermark(build.time, f"{-(-delay_us // 1000)} milliseconds")
     # One expression that needs the time column: anything else is pushed below the watermark, and no
     # heartbeat would be seen there.
     real = marked.filter(F.when(F.col("_heartbeat"), None).otherwise(F.col(build.time)).isNotNull())
     return hide(real, [name for name in HIDDEN if name != build.time])
+
+
+def _narrowed(build: Build, topics: Sequence[str]) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from penstock.flow.source import source_schema
+
+    assert build.columns is not None
+    wanted = {*build.columns, build.time, "_heartbeat"}
+    whole = source_schema(build.log, build.scan(topics))
+    return from_arrow_schema(pa.schema([field for field in whole if field.name in wanted]))
 
 
 def _marked(df: DataFrame, time: str) -> DataFrame:

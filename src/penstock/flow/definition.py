@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Build, Clock, Operator
 from penstock.flow.offset import STEP_US
 from penstock.flow.output import Output
+from penstock.flow.pruning import needed_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,7 @@ class Analysed:
     identity: str
     stateful: bool
     time: str | None  # the result's event time, where it has one
+    columns: frozenset[str]  # of the source, that it needs
 
     @property
     def mode(self) -> Literal["update", "append"]:
@@ -82,8 +84,18 @@ class Analysed:
         """
         build.clock, build.settle_us, build.extra_delay_us = self.clock, self.settle_us, self.correct_us
         with self.definition.blamed():
-            df = builds.call(self.definition.function, build)
+            df = self._built(build)
             return outputs.flat(df.select("*", *ARRIVAL) if arrival else df)
+
+    def _built(self, build: Build) -> DataFrame:
+        from pyspark.errors import AnalysisException
+
+        if build.mode == "stream" and build.narrow:
+            try:
+                return builds.call(self.definition.function, replace(build, columns=self.columns))
+            except AnalysisException:
+                pass  # it names a column that it does not need
+        return builds.call(self.definition.function, build)
 
 
 def analyse(definition: Definition, build: Build) -> Analysed:
@@ -124,6 +136,7 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         identity=_identity(df),
         stateful=stateful,
         time=_time(df),
+        columns=needed_columns(df),
     )
 
 
