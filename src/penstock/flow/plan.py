@@ -7,7 +7,7 @@ call the former late.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,8 +82,9 @@ def next_batch(
     start = _grown(log, start)
     newest_ends = newest(log, scan) if until is None else _wider(until, start)
     ends = _admitted(log, scan, start, newest_ends, now_us)
-    times = read_times(log, scan, start, ends)
-    times = times.declared_up_to(None if ends == newest_ends else int(times.appended.max(initial=0)))
+    times = read_times(log, scan, [start], ends)
+    # Asked again: what was appended before a declaration may have come after we looked.
+    times = times.declared_up_to(None if ends == newest(log, scan) else int(times.appended.max(initial=0)))
     if ends == start.ends and not len(times.declared):
         return _tick(log, scan, start, now_us) if ticks else offsets.at_rest(start)
     seen = _highest(start.seen_us, times.event[times.usable])
@@ -99,30 +100,74 @@ def next_batch(
     return Offset(start, end, now_us, odd, len(times.event))
 
 
-def read_times(log: Log, scan: Scan, start: Point, ends: Ends, *, declared: int | None = None) -> Times:
-    """`declared`: how many declared watermarks are known at the end; None for all there are."""
+def read_times(
+    log: Log, scan: Scan, starts: Sequence[Point], ends: Ends, *, declared: int | None = None
+) -> Times:
+    """Of consecutive batches that begin at `starts`.
+
+    `declared`: how many declared watermarks are known at the end; None for all there are.
+    """
     appended, event, usable = [_NONE], [_NONE], [np.zeros(0, np.bool_)]
     for topic in scan.topics:
         settings = log.port.settings(topic)
-        for batch in _batches(log, topic, start.ends[topic], ends[topic]):
+        for partition, batch in _batches(log, topic, starts[0], ends[topic]):
             times, good = event_times(settings, batch, scan.clock)
-            appended.append(micros(batch.column("_timestamp")))
+            appended.append(Cuts.of(starts, topic, partition).appended(batch))
             event.append(times)
             usable.append(good)
-    declarations = _declarations(log, scan, start.declared, declared)
-    return Times(np.concatenate(appended), np.concatenate(event), np.concatenate(usable), *declarations)
+    declared_at, moving = _declarations(log, scan, starts[0].declared, declared)
+    numbers = starts[0].declared + np.arange(len(moving))
+    declared_at = _not_before(declared_at, numbers, [(s.declared, s.cut_us) for s in starts])
+    return Times(np.concatenate(appended), np.concatenate(event), np.concatenate(usable), declared_at, moving)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Of one partition: where batches began, and the newest append time that was read before each.
+
+    The machine's clock may have been set back. A record then has an earlier append time than some that were
+    read before it; it counts as appended no earlier than those, or a second look at several batches at once
+    would put it before them.
+    """
+
+    begins: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, starts: Sequence[Point], topic: str, partition: int) -> Cuts:
+        return cls(tuple((begin_of(start, topic, partition), start.cut_us) for start in starts))
+
+    def appended(self, batch: pa.RecordBatch) -> Ints:
+        """The append times by which records are put in order."""
+        return _not_before(
+            micros(batch.column("_timestamp")), np.asarray(batch.column("_offset")), self.begins
+        )
+
+
+def _not_before(appended: Ints, numbers: Ints, begins: Sequence[tuple[int, int]]) -> Ints:
+    if len(begins) == 1:
+        return np.maximum(appended, begins[0][1])
+    firsts, cuts = np.array(begins, np.int64).T
+    index = np.maximum(np.searchsorted(firsts, numbers, side="right") - 1, 0)
+    later: Ints = np.maximum(appended, cuts[index])
+    return later
+
+
+def begin_of(start: Point, topic: str, partition: int) -> int:
+    known = start.ends[topic]
+    return known[partition] if partition < len(known) else 0
 
 
 _NONE: Ints = np.zeros(0, np.int64)
 
 
 def _batches(
-    log: Log, topic: str, starts: tuple[int, ...], ends: tuple[int, ...]
-) -> Iterator[pa.RecordBatch]:
+    log: Log, topic: str, start: Point, ends: tuple[int, ...]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     for partition, end in enumerate(ends):
-        begin = starts[partition] if partition < len(starts) else log.port.bounds(topic, partition)[0]
+        begin = max(begin_of(start, topic, partition), log.port.bounds(topic, partition)[0])
         if begin < end:
-            yield from log.port.read(topic, partition, begin, until=end)
+            for batch in log.port.read(topic, partition, begin, until=end):
+                yield partition, batch
 
 
 def _admitted(log: Log, scan: Scan, start: Point, ends: Ends, now_us: int) -> Ends:

@@ -9,9 +9,9 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from penstock.flow.offset import NEVER_US, Offset, Point
-from penstock.flow.plan import Scan, read_times
-from penstock.flow.times import Bools, Ints, Steps, event_times, micros
+from penstock.flow.offset import NEVER_US, Offset
+from penstock.flow.plan import Cuts, Scan, begin_of, read_times
+from penstock.flow.times import Bools, Ints, Steps, event_times
 from penstock.log.log import Log
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -30,6 +30,7 @@ class Slice:
     clock: str
     processed_us: int
     steps: Steps
+    cuts: Cuts
     floor_from: Ints
     floors: Ints
 
@@ -46,7 +47,8 @@ def slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> li
 def _slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> list[Slice]:
     start, end = past[0].start, past[-1].end
     lateness_us = scan.lateness_us(log)
-    times = read_times(log, scan, start, end.ends, declared=end.declared)
+    starts = [batch.start for batch in past]
+    times = read_times(log, scan, starts, end.ends, declared=end.declared)
     steps = times.steps(lateness_us=lateness_us, clock_us=start.clock_us)
     if past[0].lenient:
         steps = Steps(times.appended[:0], times.event[:0], NEVER_US)
@@ -54,17 +56,12 @@ def _slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> l
     return [
         Slice(
             topic, p, first, last, scan.clock, past[-1].processed_us, steps,
-            *_floors(past, topic, p, lateness_us),
+            Cuts.of(starts, topic, p), *_floors(past, topic, p, lateness_us),
         )
         for topic in scan.topics
         for p, partition_end in enumerate(end.ends[topic])
-        for first, last in _pieces(_begin(start, topic, p), partition_end, rows_each)
+        for first, last in _pieces(begin_of(start, topic, p), partition_end, rows_each)
     ]  # fmt: skip
-
-
-def _begin(start: Point, topic: str, partition: int) -> int:
-    known = start.ends[topic]
-    return known[partition] if partition < len(known) else 0
 
 
 def _pieces(start: int, end: int, rows_each: int) -> Iterator[tuple[int, int]]:
@@ -73,7 +70,7 @@ def _pieces(start: int, end: int, rows_each: int) -> Iterator[tuple[int, int]]:
 
 
 def _floors(past: Sequence[Offset], topic: str, partition: int, lateness_us: int) -> tuple[Ints, Ints]:
-    starts = np.array([_begin(batch.start, topic, partition) for batch in past], np.int64)
+    starts = np.array([begin_of(batch.start, topic, partition) for batch in past], np.int64)
     floors = [NEVER_US if batch.lenient else batch.start.watermark_us(lateness_us) for batch in past]
     return starts, np.array(floors, np.int64)
 
@@ -109,7 +106,7 @@ def _prepared(
 
 
 def _watermarks(piece: Slice, batch: pa.RecordBatch) -> Ints:
-    appended = micros(batch.column("_timestamp"))
+    appended = piece.cuts.appended(batch)
     if appended[0] == appended[-1]:  # one append, as large ones are
         met = np.full(len(appended), piece.steps.met_by(appended[:1])[0])
     else:
