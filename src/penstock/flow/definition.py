@@ -133,7 +133,7 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         _late_columns(definition, build) if operators else None,
         settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
         correct_us=correct_us,
-        identity=_identity(df),
+        identity=_identity(df, build),
         stateful=stateful,
         time=_time(df),
         columns=needed_columns(df),
@@ -173,11 +173,21 @@ def _has_state(df: DataFrame) -> bool:
     return bool(re.search(r"\b(Aggregate|Deduplicate\w*|TransformWithState\w*|FlatMapGroups\w*)\b", text))
 
 
-def _identity(df: DataFrame) -> str:
+_OF_ONE_BUILD = re.compile(
+    r"#\d+L?|@[0-9a-f]+"  # numbers of columns and objects
+    r"|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of a watermark
+    r"|StreamingRelationV2 .*"  # the source, with the log's place and the number of cores
+)
+
+
+def _identity(df: DataFrame, build: Build) -> str:
     """The same for the same plan over the same columns, whatever the source text looks like."""
     plan: Any = df._jdf.queryExecution().analyzed()
-    text = re.sub(r"#\d+L?|@[0-9a-f]+", "", plan.treeString())
-    return sha256(f"{text}\n{df.schema.json()}".encode()).hexdigest()[:16]
+    text = _OF_ONE_BUILD.sub("", plan.treeString())
+    # What Spark does not show: Python is only a name in its plans.
+    inside = [(o.name, o.late, o.emit, o.span_us, o.correct_us) for o in build.operators]
+    whole = [text, build.topics, build.clock, inside, df.schema.json()]
+    return sha256("\n".join(map(str, whole)).encode()).hexdigest()[:16]
 
 
 def _time(df: DataFrame) -> str | None:
