@@ -14,7 +14,6 @@ from penstock.cli.session import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.app.app import App
     from penstock.app.graph import Graph
     from penstock.app.loading import Loaded
 
@@ -36,19 +35,19 @@ def loaded(session: Session, text: str) -> Iterator[Loaded]:
 
 
 @contextmanager
-def analysed(session: Session, text: str, names: tuple[str, ...] = ()) -> Iterator[Graph]:
-    """The app with its definitions checked, and Spark running; that is stopped if it was started here."""
+def analysed(session: Session, text: str, *, checked: tuple[str, ...] = ()) -> Iterator[Graph]:
+    """The app with its definitions analysed, and Spark running; that is stopped if it was started here.
+
+    Names in `checked` must be defined. All definitions are analysed: which query a definition is part of
+    depends on the others.
+    """
     from penstock.app.graph import Graph
 
     with loaded(session, text) as found:
-        for name in names:
+        for name in checked:
             found.app.definition(name)
         with _spark(found, hidden=session.json) as spark:
-            yield Graph(found.app, spark).analyse(names)
-
-
-def only_views(app: App) -> list[str]:
-    return [name for name, definition in app.definitions.items() if definition.kind == "view"]
+            yield Graph(found.app, spark).analyse()
 
 
 @contextmanager

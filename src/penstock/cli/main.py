@@ -10,7 +10,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli import bench, consume, demo, doctor, failure, group, produce, run, topic, upkeep
+from penstock.cli import (
+    bench,
+    consume,
+    demo,
+    doctor,
+    explain,
+    failure,
+    group,
+    late,
+    produce,
+    rebuild,
+    run,
+    topic,
+    upkeep,
+    verify,
+    view,
+)
 from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
@@ -110,6 +126,11 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(group.app, name="group")
 app.command("run")(run.run)
+app.command("view")(view.view)
+app.command("late")(late.late)
+app.command("verify")(verify.verify)
+app.command("rebuild")(rebuild.rebuild)
+app.command("explain")(explain.explain)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

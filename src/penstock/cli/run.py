@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,18 +50,18 @@ def run(
     with _Stop().watching() as stop:
         try:
             with engine.analysed(session, app) as graph:
-                stop.take_signals()
                 _check(graph.app.name, graph.analysed)
                 from penstock.app.runner import Runner
                 from penstock.cli.watching import Screen
 
-                runner = Runner(graph.app, graph, every=interval, rows_max=rows_max, stopping=stop.asked)
+                runner = Runner(graph.app, graph, every=interval, rows_max=rows_max)
+                stop.takes_down(runner)
                 _run(runner, Screen(runner, as_json=session.json), once=once)
         except KeyboardInterrupt:
-            if stop.asked.is_set():  # the second one
+            if stop.asked:  # the second one
                 raise
-            stop.asked.set()  # nothing was started yet
-        if once and stop.asked.is_set():
+            stop.asked = True  # nothing was started yet
+        if once and stop.asked:
             raise typer.Exit(failure.INTERRUPTED)
 
 
@@ -112,8 +111,8 @@ class _Stop:
     """Ctrl-C and SIGTERM ask to stop; a second one insists."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self._quietly = False
+        self.asked = False
+        self._runner: Runner | None = None
 
     @contextmanager
     def watching(self) -> Iterator[_Stop]:
@@ -126,9 +125,9 @@ class _Stop:
                 with suppress(ValueError):  # not in the main thread
                     signal.signal(number, handler)
 
-    def take_signals(self) -> None:
-        """From now on a signal only sets `asked`. Spark has put a handler of its own in place of ours."""
-        self._quietly = True
+    def takes_down(self, runner: Runner) -> None:
+        """From now on a signal asks the runner. Spark has put a handler of its own in place of ours."""
+        self._runner = runner
         self._install()
 
     def _install(self) -> None:
@@ -137,6 +136,7 @@ class _Stop:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if not self._quietly or self.asked.is_set():
+        if self._runner is None or self.asked:
             raise KeyboardInterrupt
-        self.asked.set()
+        self.asked = True
+        self._runner.stopping.set()
