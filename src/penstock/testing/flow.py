@@ -126,8 +126,7 @@ class Run:
 
     def view(self, view: str | View, *, where: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
         """The rows of a view in the order of its key; `revision` only if a window was corrected."""
-        self._settle()
-        return list(self.app.read(self._named(view, "view"), where=where))
+        return list(self.app.read(self._settled(view, "view"), where=where))
 
     def values(self, view: str | View | Stream, *columns: str) -> list[tuple[Any, ...]]:
         """The same as tuples of some columns, for short comparisons; of a stream, its rows as they came."""
@@ -140,18 +139,15 @@ class Run:
 
     def stream(self, stream: str | Stream) -> list[dict[str, Any]]:
         """The rows of a derived stream, as they came out."""
-        self._settle()
-        return list(self.app.log.topic(self._named(stream, "stream")).rows())
+        return list(self.app.log.topic(self._settled(stream, "stream")).rows())
 
     def late(self, definition: str | View | Stream) -> list[dict[str, Any]]:
         """What was left out: `row`, `window_start`, `window_end`, `watermark`, `reason` and its place."""
-        self._settle()
-        return list(reading.late(self.app, self._named(definition)))
+        return list(reading.late(self.app, self._settled(definition)))
 
     def changes(self, view: str | View) -> list[dict[str, Any]]:
         """Every change of a view so far: its row, `op` ("u" upsert, "d" delete) and `revision`."""
-        self._settle()
-        topic = self.app.log.topic(self._named(view, "view"))
+        topic = self.app.log.topic(self._settled(view, "view"))
         own = [name for name in topic.schema.names if not name.startswith("_")]
         records = pa.Table.from_batches(topic.read(), schema=topic.settings.read_schema).to_pylist()
         return [
@@ -165,9 +161,8 @@ class Run:
 
         What cannot be verified, as anything that counts processing time, does not pass: name the others.
         """
-        self._settle()
-        for name in names or self.app.definitions:
-            found = verify_one(self.app, self.graph, self._named(name))
+        for name in [self._settled(name) for name in names or self.app.definitions]:
+            found = verify_one(self.app, self.graph, name)
             assert found.verdict == "equal", _told(found)
 
     # ---- underneath -------------------------------------------------------------------------------
@@ -207,11 +202,13 @@ class Run:
             for name, value in record.items()
         }
 
-    def _named(self, definition: str | View | Stream, kind: str | None = None) -> str:
+    def _settled(self, definition: str | View | Stream, kind: str | None = None) -> str:
+        """The name of a definition, once it has processed what has arrived."""
         found = self.app.definition(_name(definition))
         if kind is not None and found.kind != kind:
             known = [name for name, other in self.app.definitions.items() if other.kind == kind]
             raise UnknownView(found.name, known=known)
+        self._settle()
         return found.name
 
 
