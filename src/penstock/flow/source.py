@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,14 +39,26 @@ NAME = "penstock"
 _WAIT_S = 0.1
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-_logs: dict[str, Log] = {}
+_logs: dict[str, tuple[int, Log]] = {}
 
 
 def log_at(home: str) -> Log:
-    """The log under `home`, opened once per process."""
-    if home not in _logs:
-        _logs[home] = open_log(home)
-    return _logs[home]
+    """The log under `home`, opened once per process: Spark keeps its workers, and they keep this.
+
+    Another log may have been made there since; it has another marker file.
+    """
+    known = _logs.get(home)
+    if known is None or known[0] != _marker(home):
+        log = open_log(home)
+        known = _logs[home] = (_marker(home), log)
+    return known[1]
+
+
+def _marker(home: str) -> int:
+    try:
+        return (Path(home) / "log.json").stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def source_schema(log: Log, scan: Scan) -> pa.Schema:
