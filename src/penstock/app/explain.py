@@ -133,7 +133,7 @@ def _newest_batch(app: App, name: str) -> _Stored | None:
     start, end = app.log.port.bounds(topic, 0)
     if start == end:
         return None
-    batch = list(app.log.port.read(topic, 0, end - 1, until=end))[-1].slice(-1)
+    batch = list(app.log.port.read(topic, 0, end - 1, until=end))[-1]
     record = batch.to_pylist()[-1]
     watermark = batch.column("watermark").cast(pa.int64()).to_pylist()[-1]
     appended = int(micros(batch.column("_timestamp"))[-1])
@@ -251,8 +251,8 @@ def _left_out(app: App, name: str, output: _Output, held: Held) -> Iterator[Reas
     elif read:
         yield Reason(
             "nothing due",
-            f"{read:,} records were read, {late:,} pairs were late, and nothing came out: no window has closed "
-            f"yet ({held.text}), or its own filters leave nothing",
+            f"{read:,} records were read, {late:,} pairs were late, and nothing came out: no window has "
+            f"closed yet ({held.text}), or its own filters leave nothing",
             "--plan tells what it emits when",
             facts={"rows": read, "late": late, "held_by": held.kind},
         )

@@ -42,9 +42,10 @@ class Backlog:
 
 
 def utc(time_us: int) -> str:
-    """To the second, or as exact as it is."""
+    """To the millisecond, where that is not 0."""
     found = datetime.fromtimestamp(time_us // 1_000_000, UTC).replace(microsecond=time_us % 1_000_000)
-    return found.isoformat(sep=" ").replace("+00:00", "Z")
+    exact = "milliseconds" if time_us % 1_000_000 else "seconds"
+    return found.isoformat(sep=" ", timespec=exact).replace("+00:00", "Z")
 
 
 def backlog(log: Log, ends: Ends) -> Backlog:

@@ -29,7 +29,10 @@ def explain(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a view waits for: input, the watermark and who holds it, a failed query, its follower."""
+    """Say why nothing comes out.
+
+    Or what a view waits for: input, the watermark and what holds it, a failed query, its follower.
+    """
     session = Session.of(ctx, home, as_json)
     found = _with_plan(session, app, view) if plan else _plainly(session, app, view)
     if session.json:

@@ -20,9 +20,10 @@ def late(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the rows that came too late for a window, with the watermark that excluded them.
+    """Print what came too late for a view.
 
-    One row can be late for one window and count in another: each line is such a pair.
+    With the window and the watermark that excluded it. One row can be late for one window and count
+    in another: each line is such a pair.
     """
     from penstock.app import reading
     from penstock.errors import UnknownView

@@ -27,9 +27,10 @@ def rebuild(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build a view anew beside the old one, show what differs, and swap it in.
+    """Build a view anew, and swap it in.
 
-    Needed after its definition was changed. `penstock run` must not be running meanwhile.
+    It is built beside the old one, and what differs is shown first. Needed after its definition was
+    changed. `penstock run` must not be running meanwhile.
     """
     from penstock.app import rebuild as rebuilding
 

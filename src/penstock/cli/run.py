@@ -40,10 +40,10 @@ def run(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an app: every view and stream is kept up to date until Ctrl-C.
+    """Keep the views and streams of an app up to date.
 
-    Definitions are checked before anything starts. Ctrl-C stops between batches; nothing is lost, and the
-    next run goes on from there. With --json, one status object per line, and a summary at the end.
+    Definitions are checked before anything starts. It runs until Ctrl-C, which stops between batches; nothing
+    is lost, and the next run goes on from there. With --json: one status object per line, then a summary.
     """
     session = Session.of(ctx, home, as_json)
     interval = f"{duration_ms(every)} milliseconds" if every is not None else None

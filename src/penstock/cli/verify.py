@@ -28,9 +28,10 @@ def verify(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute views and streams from the log and compare; exit code 0 only if all are equal.
+    """Recompute views from the log and compare.
 
-    What cannot be verified is no pass: it has exit code 1 as well, and the reason is told.
+    Streams, too. The exit code is 0 only if all are equal. What cannot be verified is no pass: it
+    has exit code 1 as well, and the reason is told.
     """
     from penstock.app import verify as verifying
 
