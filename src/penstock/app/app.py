@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from penstock.app.graph import Graph
     from penstock.app.reading import Rows
+    from penstock.app.verify import Verified
     from penstock.follow.store import Store
 
 Function = Callable[[], Any]
@@ -174,6 +176,26 @@ class App:
             self, name, where=where, after=after, timeout_s=duration_ms(timeout) / 1_000, as_of=as_of,
             limit=limit,
         )  # fmt: skip
+
+    def run(self, *, once: bool = False, every: str | None = None) -> None:
+        """Run every definition, as `penstock run` does: until interrupted, or with `once` to the end."""
+        from penstock.app.runner import Runner
+
+        runner = Runner(self, self._analysed(), every=every)
+        runner.once() if once else runner.run()
+
+    def verify(self, *names: str) -> list[Verified]:
+        """Compare live views and streams with their recomputation from the log."""
+        from penstock.app.verify import verify
+
+        graph = self._analysed()
+        return [verify(self, graph, name) for name in names or self.definitions]
+
+    def _analysed(self) -> Graph:
+        from penstock.app.graph import Graph
+        from penstock.flow.session import start_session
+
+        return Graph(self, start_session(self.name, master=self.spark)).analyse()
 
     def definition(self, name: str) -> Definition:
         if name not in self.definitions:
