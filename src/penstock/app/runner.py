@@ -57,6 +57,7 @@ class Runner:
     every: str | None = None
     rows_max: int = 1_000_000
     now_us: int | None = None  # a virtual clock, for tests
+    failures_max: int = _FAILURES_MAX  # in a row, then a query is given up
     supervised: list[Supervised] = field(default_factory=list)
     followers: dict[str, Follower] = field(default_factory=dict)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -172,7 +173,7 @@ class Runner:
         if diverged or supervised.failures == 2:
             supervised.query.forget_state()
             supervised.rebuilt += 1
-        supervised.given_up = supervised.failures >= _FAILURES_MAX
+        supervised.given_up = supervised.failures >= self.failures_max
         pause = min(_PAUSE_S * 2 ** (supervised.failures - 1), _PAUSE_S_MAX)
         supervised.retry_at = time.monotonic() + (0 if diverged else pause)
         self._note_failure(supervised)
