@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.flow.kill_points import outcome, gaps
+from tests.flow.kill_points import gaps, outcome
 
 import penstock as ps
 from penstock.app.graph import Graph
@@ -161,7 +161,7 @@ def newest_state_overwritten(checkpoint: Path) -> None:
 def _newest_state(checkpoint: Path) -> list[Path]:
     """The file of the last version in each of the state's folders."""
     found: dict[Path, Path] = {}
-    for file in sorted((checkpoint / "state").rglob("*"), key=lambda file: _version(file)):
+    for file in sorted((checkpoint / "state").rglob("*"), key=_version):
         if file.suffix in (".changelog", ".zip") and _version(file) > 0:
             found[file.parent] = file
     return list(found.values())
