@@ -1,0 +1,88 @@
+"""State does not grow with the length of a run: ten times as long, the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock as ps
+from penstock.app.graph import Graph
+from penstock.app.runner import Runner
+
+START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
+EVENTS, APPENDS = 400, 4
+KEYS = 5
+IN_BUCKETS = ("trailing", "once")
+
+
+def declare(home: Path) -> ps.App:
+    app = ps.App("long", home=home)
+    events = app.topic(
+        "events",
+        "id BIGINT, k BIGINT, at TIMESTAMP",
+        event_time="at",
+        lateness="1 second",
+        idle_after="1 day",
+    )
+
+    def counted(window: Any) -> DataFrame:
+        return ps.aggregate(events.stream(), by="k", window=window, n=ps.count())
+
+    app.view(key=["k", "window"], name="live")(lambda: counted(ps.tumbling("5 seconds")))
+    app.stream(name="sessions")(lambda: counted(ps.session("2 seconds")))
+    app.stream(name="trailing")(lambda: counted(ps.sliding("5 seconds")))
+    app.stream(name="once")(lambda: ps.deduplicate(events.stream(), id="id", within="5 seconds"))
+    return app
+
+
+def feed(app: ps.App, numbers: range) -> None:
+    """Ten a second, each key silent for three seconds now and then, so that its sessions end."""
+    table = pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "k": pa.array([number // 40 % KEYS for number in numbers], pa.int64()),
+            "at": pa.array([START + timedelta(seconds=n / 10) for n in numbers], pa.timestamp("us", "UTC")),
+        }
+    )
+    app.log.topic("events").append(table)
+
+
+def state_of(runner: Runner, app: ps.App, spark: SparkSession) -> dict[str, int]:
+    """Rows that each query keeps; for those that keep tables in buckets, the rows of these, in bytes."""
+    found: dict[str, int] = {}
+    for supervised in runner.supervised:
+        name, running = supervised.query.name, supervised.query.running
+        assert running is not None and running.lastProgress is not None
+        found[name] = sum(each["numRowsTotal"] for each in running.lastProgress["stateOperators"])
+        if name in IN_BUCKETS:
+            (checkpoint,) = (app.home / "flow" / app.name / name).iterdir()
+            stored = spark.read.format("statestore").option("stateVarName", "bucket").load(str(checkpoint))
+            found[f"{name} bytes"] = stored.selectExpr("sum(length(value.packed))").collect()[0][0]
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_ten_times_the_length_of_a_run_leaves_the_same_state(
+    home: Path, spark: SparkSession, report: Callable[[str], None]
+) -> None:
+    app = declare(home)
+    graph = Graph(app, spark).analyse()
+    states = []
+    for begin, end in ((0, EVENTS), (EVENTS, 10 * EVENTS)):
+        for first in range(begin, end, EVENTS // APPENDS):
+            feed(app, range(first, first + EVENTS // APPENDS))
+        # As many batches in both parts: what is kept at the end does not depend on where they were cut.
+        runner = Runner(app, graph, rows_max=(end - begin) // APPENDS)
+        runner.once()
+        states.append(state_of(runner, app, spark))
+    app.close()
+    after_one, after_ten = states
+    assert all(rows > 0 for rows in after_one.values())
+    assert after_ten == after_one
+    report(f"state after {EVENTS} and {10 * EVENTS} events: {after_one} and {after_ten}")
