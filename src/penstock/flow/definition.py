@@ -66,7 +66,7 @@ class Analysed:
     output: Output
     late_columns: pa.Schema | None
     settle_us: int
-    correct_us: int
+    correct_us: int  # Spark keeps windows so much longer
     identity: str
     stateful: bool
     time: str | None  # the result's event time, where it has one
@@ -132,7 +132,8 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         _output(definition, key, own, operators, stateful=stateful),
         _late_columns(definition, build) if operators else None,
         settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
-        correct_us=correct_us,
+        # Live sessions keep what can be corrected themselves, and must know when theirs are closed.
+        correct_us=max((o.correct_us for o in operators if o.output == "update"), default=0),
         identity=_identity(df, build),
         stateful=stateful,
         time=_time(df),
