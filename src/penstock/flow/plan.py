@@ -79,6 +79,7 @@ def next_batch(
     log: Log, scan: Scan, start: Point, *, until: Ends | None = None, now_us: int = 0, ticks: bool = False
 ) -> Offset:
     """The batch after `start`: what is admitted up to `until`, or a tick of an idle clock, or nothing."""
+    begun = start  # as the batch before ended: with it, recorded batches follow on one another
     start = _grown(log, start)
     newest_ends = newest(log, scan) if until is None else _wider(until, start)
     ends = _admitted(log, scan, start, newest_ends, now_us)
@@ -86,7 +87,7 @@ def next_batch(
     # Asked again: what was appended before a declaration may have come after we looked.
     times = times.declared_up_to(None if ends == newest(log, scan) else int(times.appended.max(initial=0)))
     if ends == start.ends and not len(times.declared):
-        return _tick(log, scan, start, now_us) if ticks else offsets.at_rest(start)
+        return _tick(log, scan, begun, now_us) if ticks else offsets.at_rest(begun)
     seen = _highest(start.seen_us, times.event[times.usable])
     end = Point(
         ends,
@@ -97,7 +98,7 @@ def next_batch(
     )
     steps = times.steps(lateness_us=scan.lateness_us(log), clock_us=start.clock_us)
     odd = bool(np.any(~times.usable | (times.event <= steps.met_by(times.appended))))
-    return Offset(start, end, now_us, odd, len(times.event))
+    return Offset(begun, end, now_us, odd, len(times.event))
 
 
 def read_times(
