@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs/LOG.md"]
-MODULES = ["penstock.clock", "penstock.log.balance", "penstock.log.log"]
+PAGES = [ROOT / "README.md", ROOT / "docs/LOG.md", ROOT / "docs/FLOW.md"]
+MODULES = [
+    "penstock.app.app",
+    "penstock.clock",
+    "penstock.flow.windows",
+    "penstock.log.balance",
+    "penstock.log.log",
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -26,7 +32,9 @@ def test_the_examples_on_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "a_page", page_module)
     for number, block in enumerate(blocks):
         exec(compile(block, f"{page.name}, block {number + 1}", "exec", dont_inherit=True), vars(page_module))
-    vars(page_module)["log"].close()
+    for name in ("log", "app", "shopping"):
+        if name in vars(page_module):
+            vars(page_module)[name].close()
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -20,7 +20,7 @@ from penstock.cli.demo import latency, proof
 def test_it_runs_shows_a_takeover_and_proves_that_nothing_was_lost(cli: Command, tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    done = cli.shell(f"export TMPDIR='{temporary}'; {_without_home()} demo --for 3 --json")
+    done = cli.shell(f"export TMPDIR='{temporary}'; {_without_home()} demo --log-only --for 3 --json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["holds"] is True
@@ -31,13 +31,22 @@ def test_it_runs_shows_a_takeover_and_proves_that_nothing_was_lost(cli: Command,
 
 
 def test_without_a_terminal_it_prints_plain_lines_and_keeps_what_it_is_told_to_keep(cli: Command) -> None:
-    done = cli.run("demo", "--for", 2, "--keep")
+    done = cli.run("demo", "--log-only", "--for", 2, "--keep")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "was killed with SIGKILL" in done.stdout
     assert "All of it holds." in done.stdout
     with ps.open_log(cli.home) as log:
         assert log.topics() == ["imported", "page_views", "plans"]
+
+
+def test_the_view_of_its_spark_job_equals_its_recomputation_and_late_events_are_kept(cli: Command) -> None:
+    done = cli.run("demo", "--for", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["holds"] is True
+    assert told["view"]["verdict"] == "equal"
+    assert told["view"]["rows"] > 0
 
 
 def _without_home() -> str:
@@ -87,7 +96,7 @@ def test_percentiles_are_right_within_a_tenth() -> None:
 
 
 def test_no_process_outlives_a_demo_that_is_killed(cli: Command) -> None:
-    with cli.start("demo") as process:
+    with cli.start("demo", "--log-only") as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         wait_until(lambda: len(children.read_text().split()) == 5, what="five processes", timeout_s=60)
         actors = children.read_text().split()
@@ -98,7 +107,7 @@ def test_no_process_outlives_a_demo_that_is_killed(cli: Command) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_demo_that_is_told_to_end_leaves_nothing_behind(cli: Command, number: signal.Signals) -> None:
-    with cli.start("demo") as process:
+    with cli.start("demo", "--log-only") as process:
         wait_until((cli.home / "topics/imported/topic.json").exists, what="the stage", timeout_s=60)
         process.send_signal(number)
         assert process.wait(60) == 128 + number

@@ -30,6 +30,7 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.shuffle.compress": "false",
     "spark.locality.wait": "0",
+    "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

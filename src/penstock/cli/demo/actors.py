@@ -1,4 +1,4 @@
-"""The processes of the demo: producers and group members. Each reports on stdout, one JSON object per line.
+"""The processes of the demo: producers, group members, a Spark job. Each reports on stdout in JSON lines.
 
 An actor ends when its stdin is closed, so none outlives the demo, however that ends.
 """
@@ -11,17 +11,28 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from penstock.cli.demo import latency
 from penstock.log.event import Event
 from penstock.log.log import open_log
 
 TOPIC = "page_views"
+SCHEMA = "producer INT, number BIGINT, user_id BIGINT NOT NULL, page STRING, at TIMESTAMP"
+TOPIC_OPTIONS: dict[str, Any] = {
+    "key": "user_id",
+    "event_time": "at",
+    "partitions": 4,
+    "lateness": "2 seconds",
+}
 PAGES = ("/", "/shop", "/cart", "/checkout", "/help")
 USERS = 1_000
 _BATCH = 25
 _PAUSE_S = 0.01
+_LATE_ONE_IN = 1_000  # a phone that was in a tunnel
+_LATE = timedelta(seconds=20)
+_LATENCY_US_MAX = 10_000_000  # an event that is older when it is appended says nothing about us
 
 
 class _Stop(Exception):
@@ -34,6 +45,10 @@ def main() -> None:
     threading.Thread(target=_watch_stdin, args=(stopping,), daemon=True).start()
     if role == "producer":
         produce(home, int(name), stopping)
+    elif role == "views":
+        from penstock.cli.demo import views
+
+        views.run(home, stopping)
     else:
         consume(home, name, stopping)
 
@@ -63,7 +78,7 @@ def produce(home: str, number: int, stopping: threading.Event) -> None:
                         "number": acknowledged + at,
                         "user_id": chance.randrange(USERS),
                         "page": chance.choice(PAGES),
-                        "at": now,
+                        "at": now if chance.randrange(_LATE_ONE_IN) else now - _LATE,
                     }
                     for at in range(_BATCH)
                 ]
@@ -85,7 +100,9 @@ class _Delivered:
             last[2] += 1
         else:
             self.ranges.append([event.partition, event.offset, event.offset + 1])
-        self.latencies[latency.bucket_of(now_us - round(event["at"].timestamp() * 1e6))] += 1
+        took_us = now_us - round(event["at"].timestamp() * 1e6)
+        if took_us < _LATENCY_US_MAX:
+            self.latencies[latency.bucket_of(took_us)] += 1
 
     def ends(self) -> dict[int, int]:
         return {partition: end for partition, _, end in self.ranges}

@@ -32,16 +32,17 @@ def demo(
         float | None,
         typer.Option("--for", metavar="SECONDS", min=1, help="Stop by itself; else with Ctrl-C."),
     ] = None,
+    log_only: Annotated[bool, typer.Option("--log-only", help="Without the Spark job.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep what was stored, to look at it.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """See it work: producers, groups, a killed member, atomic appends; then a check that nothing was lost."""
+    """See it work: producers, groups, a view on Spark, a killed member; then proof that nothing was lost."""
     session = Session.of(ctx, home, as_json)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # so that nothing is left behind when the terminal is closed
     with _stage(session.folder if session.home else None, keep=keep) as folder:
-        holds = _perform(session, folder, seconds, keep=keep)
+        holds = _perform(session, folder, seconds, keep=keep, spark=not log_only and _has_spark(session))
     if not holds:
         raise typer.Exit(failure.NO)
 
@@ -64,15 +65,27 @@ def _stage(home: Path | None, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _perform(session: Session, folder: Path, seconds: float | None, *, keep: bool) -> bool:
+def _has_spark(session: Session) -> bool:
+    from importlib.util import find_spec
+
+    if find_spec("pyspark") is not None:
+        return True
+    if not session.json:
+        output.note('without the Spark job: pip install "penstock[spark]" brings it')
+    return False
+
+
+def _perform(session: Session, folder: Path, seconds: float | None, *, keep: bool, spark: bool) -> bool:
     from penstock.cli.demo import panels
     from penstock.cli.demo.play import Play
     from penstock.log.log import open_log
 
     with open_log(folder) as log:
-        play = Play(log, folder, kill_at_s=seconds / 2 if seconds else _KILL_AT_S)
+        play = Play(log, folder, kill_at_s=seconds / 2 if seconds else _KILL_AT_S, spark=spark)
         try:
             _run(session, play, seconds)
+            if spark and not session.json:
+                output.note("stopped; the Spark job reads what is left and verifies its view …")
             proof = play.finish()
             if session.json:
                 output.emit(panels.as_object(play, proof))
@@ -89,7 +102,7 @@ def _run(session: Session, play: Play, seconds: float | None) -> None:
     """Until the time is up or somebody says stop."""
     try:
         if not session.json:
-            output.note("starting five processes …")
+            output.note("starting the processes …")
         play.start()
         show = _quietly if session.json else _live if sys.stdout.isatty() else _plainly
         show(play, seconds)

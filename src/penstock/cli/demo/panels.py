@@ -32,6 +32,7 @@ def scene(play: Play) -> Group:
         ),
         _members(play),
         blank,
+        *_view(play),
         _sentence(
             "An import stores ten lines and its position in one atomic append; repeating it changes nothing."
         ),
@@ -79,6 +80,24 @@ def _member_row(play: Play, member: Actor) -> tuple[str, ...]:
     )
 
 
+def _view(play: Play) -> list[Any]:
+    if play.views is None:
+        return []
+    seen = play.views.view
+    told = _sentence(
+        "A Spark job counts views per page and five seconds by event time; late ones are kept aside."
+    )
+    if not seen.get("newest"):
+        return [told, "[dim]starting Spark …[/]", ""]
+    counts = "   ".join(f"{page} [green]{views:,}[/]" for page, views in sorted(seen["counts"].items()))
+    facts = [
+        (f"since {seen['newest']}", counts),
+        ("windows", f"{seen['windows']}, {seen['final']} of them final"),
+        ("late", words.count(seen["late"], "event")),
+    ]
+    return [told, output.facts(facts), ""]
+
+
 def _ms(buckets: Counter[int], percent: float) -> str:
     found = latency.percentile_ms(buckets, percent)
     return "" if found is None else f"{found:.1f} ms"
@@ -109,8 +128,16 @@ def line(play: Play) -> str:
         f"{play.story.seconds():5.1f} s  appended {play.acknowledged():,} ({appended:,.0f}/s)  "
         f"consumed {sum(one.delivered for one in play.members):,} ({consumed:,.0f}/s)  "
         f"lag {sum(lag.records for lag in lags):,} records, {oldest}  "
-        f"p50 {_ms(recent, 50)}  p99 {_ms(recent, 99)}"
+        f"p50 {_ms(recent, 50)}  p99 {_ms(recent, 99)}{_view_line(play)}"
     )
+
+
+def _view_line(play: Play) -> str:
+    if play.views is None or not play.views.view.get("newest"):
+        return ""
+    seen = play.views.view
+    total = sum(seen["counts"].values())
+    return f"  view: {total:,} since {seen['newest']}, {words.count(seen['late'])} late"
 
 
 def _empty() -> Counter[int]:
@@ -137,6 +164,7 @@ def as_object(play: Play, proof: Proof) -> dict[str, Any]:
         "taken_over_s": proof.taken_over_s,
         "imported_exactly_once": proof.imported,
         "latest_is_right": proof.plans,
+        "view": proof.view,
     }
 
 
@@ -158,6 +186,7 @@ def summary(play: Play, proof: Proof) -> list[Any]:
         ),
         *([_claim(proof.taken_over_s is not None, _takeover(proof))] if proof.killed else []),
         _claim(proof.imported, f"import: {words.count(play.importing.line, 'line')} stored exactly once"),
+        *([_claim(*_verified(proof))] if proof.spark else []),
         _claim(proof.plans, f"plans: latest() is what {words.count(play.plan_changes, 'change')} add up to"),
     ]
     speed = words.rate(stored.acknowledged, proof.seconds)
@@ -176,6 +205,15 @@ def _takeover(proof: Proof) -> str:
     if proof.taken_over_s is None:
         return "nobody took over from the killed member"
     return f"a killed member's partitions were taken over after {words.span(proof.taken_over_s)}"
+
+
+def _verified(proof: Proof) -> tuple[bool, str]:
+    if proof.view is None:
+        return False, "the Spark job did not come to its end"
+    kept = f"{words.count(proof.view['rows'], 'row')} and {words.count(proof.view['late'], 'late event')}"
+    if proof.view["verdict"] != "equal":
+        return False, f"view views_per_page: {kept}, {proof.view['verdict']} from its recomputation"
+    return True, f"view views_per_page: {kept}, equal to its recomputation from the log"
 
 
 def _claim(holds: bool, text: str) -> tuple[str, str]:

@@ -8,21 +8,23 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.cli import words
 from penstock.cli.demo import proof
-from penstock.cli.demo.actors import TOPIC
+from penstock.cli.demo.actors import SCHEMA, TOPIC, TOPIC_OPTIONS
 from penstock.cli.demo.stage import Actor, ActorFailed, wait_until
 from penstock.errors import TopicExists
 from penstock.log.log import Log
 from penstock.log.port import GroupInfo
 
 GROUPS = ("mailer", "audit")
-PARTITIONS = 4
-_SCHEMA = "producer INT, number BIGINT, user_id BIGINT NOT NULL, page STRING, at TIMESTAMP"
+PARTITIONS = TOPIC_OPTIONS["partitions"]
 _OTHERS = ("plans", "imported")
+_VIEW_TOPICS = ("views_per_page", "views_per_page.batches", "views_per_page.late")
 _START_S = 60.0
 _DRAIN_S = 30.0
+_VERIFY_S = 180.0
 _PLANS = ("free", "basic", "plus", "team")
 _PEOPLE = ("ann", "bob", "cid", "dora", "eve")
 
@@ -54,16 +56,16 @@ class Story:
 class Play:
     """Not thread-safe: one thread calls `tick` again and again, then `finish`."""
 
-    def __init__(self, log: Log, home: Path, *, kill_at_s: float) -> None:
+    def __init__(self, log: Log, home: Path, *, kill_at_s: float, spark: bool) -> None:
         self.log = log
         self._home, self._kill_at_s = home, kill_at_s
         self._token = f"{os.getpid():x}-{time.time_ns():x}"
-        for name in (TOPIC, *_OTHERS):
+        for name in (TOPIC, *_OTHERS, *_VIEW_TOPICS):
             if name in log.topics():
                 raise TopicExists(name)
-        self._page_views = log.create_topic(
-            TOPIC, _SCHEMA, key="user_id", event_time="at", partitions=PARTITIONS
-        )
+        self._page_views = log.create_topic(TOPIC, SCHEMA, **TOPIC_OPTIONS)
+        self._spark = spark
+        self.views: Actor | None = None
         self._plans = log.create_topic("plans", "person STRING, plan STRING", key="person", cleanup="compact")
         self._imported = log.create_topic("imported", "line BIGINT, text STRING")
         self._importer = log.producer(f"importer-{self._token}")
@@ -75,9 +77,12 @@ class Play:
         self.taken_over_s: float | None = None
         self._killed_at: float | None = None
         self._next_second = 0
+        self._view_seen = False
 
     def start(self) -> None:
         """Readers first, so that latencies are those of records that were waited for."""
+        if self._spark:  # takes its time to start, and need not be waited for
+            self.views = Actor("views", "views", self._home, title="the Spark job")
         for group, number in (("mailer", 1), ("mailer", 2), ("audit", 1)):
             self.members.append(Actor("member", group, self._home, title=f"{group} {number}"))
         self._wait_for(self.members, lambda: all(map(self._is_shared_out, GROUPS)))
@@ -106,8 +111,9 @@ class Play:
     # ---- while it runs ------------------------------------------------------------------------
 
     def tick(self) -> None:
-        for actor in [*self.producers, *self.members]:
+        for actor in self._everybody():
             actor.check()
+        self._look_for_the_view()
         if self._killed_at is None and self.story.seconds() >= self._kill_at_s:
             self._kill_one()
         self._look_for_takeover()
@@ -116,6 +122,14 @@ class Play:
             self._change_a_plan()
             self._next_second += 1
         self.lag = {group: self.log.group(group, TOPIC) for group in GROUPS}
+
+    def _everybody(self) -> list[Actor]:
+        return [*self.producers, *self.members, *([self.views] if self.views else [])]
+
+    def _look_for_the_view(self) -> None:
+        if self.views and self.views.view.get("windows") and not self._view_seen:
+            self._view_seen = True
+            self.story.tell("the Spark job shows its first window")
 
     def members_of(self, group: str) -> list[Actor]:
         return [member for member in self.members if member.name == group]
@@ -186,12 +200,16 @@ class Play:
         for producer in self.producers:
             producer.stop()
         ended = [producer.wait_ended(10) for producer in self.producers]
+        if self.views:
+            self.views.stop()
         ends = {number: end for number, (_, end) in self._page_views.bounds().items()}
         wait_until(lambda: self._all_read(ends), timeout_s=_DRAIN_S)
         alive = [member for member in self.members if not member.killed]
         for member in alive:
             member.stop()
         ended += [member.wait_ended(10) for member in alive]
+        if self.views:
+            ended.append(self.views.wait_ended(_VERIFY_S))
         acknowledged = {int(producer.name): producer.acknowledged for producer in self.producers}
         return Proof(
             seconds=seconds,
@@ -199,6 +217,8 @@ class Play:
             delivered=tuple(proof.delivered(group, ends, self._ranges(group)) for group in GROUPS),
             imported=self._imported_once(),
             plans=self.latest_plans() == self.plans,
+            view=self.views.verified if self.views else None,
+            spark=self._spark,
             ended_in_order=all(ended),
             taken_over_s=self.taken_over_s,
             killed=self._killed_at is not None,
@@ -217,11 +237,12 @@ class Play:
 
     def clear(self) -> None:
         """Remove what the demo stored."""
-        for topic in (TOPIC, *_OTHERS):
-            self.log.delete_topic(topic)
+        for topic in (TOPIC, *_OTHERS, *_VIEW_TOPICS):
+            if topic in self.log.topics():
+                self.log.delete_topic(topic)
 
     def close(self) -> None:
-        for actor in [*self.producers, *self.members]:
+        for actor in self._everybody():
             actor.close()
 
 
@@ -234,6 +255,8 @@ class Proof:
     delivered: tuple[proof.Delivered, ...]
     imported: bool
     plans: bool
+    view: dict[str, Any] | None  # what verify said: verdict, rows, late
+    spark: bool
     ended_in_order: bool
     taken_over_s: float | None
     killed: bool
@@ -243,4 +266,6 @@ class Proof:
         intact = not (self.stored.lost or self.stored.twice or self.stored.out_of_order)
         read = not any(group.lost for group in self.delivered)
         took_over = self.taken_over_s is not None or not self.killed
-        return intact and read and took_over and self.imported and self.plans and self.ended_in_order
+        proved = not self.spark or (self.view is not None and self.view["verdict"] == "equal")
+        told = self.imported and self.plans and self.ended_in_order
+        return intact and read and took_over and proved and told

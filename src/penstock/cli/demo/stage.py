@@ -35,6 +35,8 @@ class Actor:
         self.delivered = 0
         self.ranges: list[tuple[int, int, int]] = []
         self.latencies: Counter[int] = Counter()
+        self.view: dict[str, Any] = {}  # of the Spark job: what its view shows
+        self.verified: dict[str, Any] | None = None
         self._recent: deque[tuple[float, int, Counter[int]]] = deque()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self._process = subprocess.Popen(
@@ -57,6 +59,8 @@ class Actor:
 
     def _heard(self, said: dict[str, Any]) -> None:
         self.ready = self.ready or bool(said.get("ready"))
+        self.view = said.get("view", self.view)
+        self.verified = said.get("verified", self.verified)
         count, latencies = 0, Counter[int]()
         if "acknowledged" in said:
             count = said["acknowledged"] - self.acknowledged

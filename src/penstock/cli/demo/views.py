@@ -1,0 +1,71 @@
+"""The demo's Spark job: page views per page and five seconds, by the time at which they happened.
+
+It runs as an actor of its own. At the end it reads what is left and compares the view with its recomputation
+from the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import penstock as ps
+from penstock.cli.demo.actors import SCHEMA, TOPIC, TOPIC_OPTIONS, say
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NAME = "views_per_page"
+APP = "demo"
+TOPICS = (NAME, f"{NAME}.batches", f"{NAME}.late")
+_REPORT_S = 0.5
+
+
+def declare(home: str) -> ps.App:
+    app = ps.App(APP, home=home)
+    page_views = app.topic(TOPIC, SCHEMA, **TOPIC_OPTIONS)
+
+    @app.view(key=["page", "window"], name=NAME)
+    def views_per_page() -> DataFrame:
+        return ps.aggregate(page_views.stream(), by="page", window=ps.tumbling("5 seconds"), views=ps.count())
+
+    return app
+
+
+def run(home: str, stopping: threading.Event) -> None:
+    """Run until told to stop, then to the end, then prove it."""
+    from penstock.app.graph import Graph
+    from penstock.app.runner import Runner
+    from penstock.app.verify import verify
+    from penstock.flow.session import start_session
+
+    app = declare(home)
+    graph = Graph(app, start_session(APP)).analyse()
+    runner = Runner(app, graph)
+    runner.start()
+    say(ready=True)
+    while not stopping.wait(_REPORT_S):
+        runner.look()
+        say(view=_seen(app))
+    runner.stop()
+    Runner(app, graph).once()
+    result = verify(app, graph, NAME)
+    say(view=_seen(app))
+    say(verified={"verdict": result.verdict, "rows": result.rows, "late": result.left_out})
+    app.close()
+
+
+def _seen(app: ps.App) -> dict[str, Any]:
+    """The newest window, and how many there are."""
+    if app.store.progress(NAME) is None:
+        return {"windows": 0, "final": 0, "late": 0, "newest": None, "counts": {}}
+    rows = list(app.read(NAME))
+    newest = max((row["window_start"] for row in rows), default=None)
+    late = app.log.port.bounds(f"{NAME}.late", 0)[1]
+    return {
+        "windows": len({row["window_start"] for row in rows}),
+        "final": len({row["window_start"] for row in rows if row["final"]}),
+        "late": late,
+        "newest": newest and newest.strftime("%H:%M:%S"),
+        "counts": {row["page"]: row["views"] for row in rows if row["window_start"] == newest},
+    }
