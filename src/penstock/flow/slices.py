@@ -16,6 +16,7 @@ from penstock.log.log import Log
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _ROWS_MIN = 32_768  # a smaller slice is not worth a task
+_ROWS_LARGE = 16_384
 _ROWS_SENT = 65_536  # small appends are joined to batches of this size on their way to Spark
 
 
@@ -81,28 +82,35 @@ def read_slice(log: Log, piece: Slice, schema: pa.Schema, *, odd: bool) -> Itera
     `odd`: only those behind the watermark or without a usable event time (`_time_usable` tells which);
     otherwise, only those with one.
     """
+    for batch in _joined(log.port.read(piece.topic, piece.partition, piece.start, until=piece.end)):
+        yield _prepared(log, piece, batch, schema, odd=odd)
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small appends joined, large ones as they are."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
-    for batch in log.port.read(piece.topic, piece.partition, piece.start, until=piece.end):
+    for batch in batches:
+        if not waiting and batch.num_rows >= _ROWS_LARGE:
+            yield batch
+            continue
         waiting.append(batch)
         rows += batch.num_rows
         if rows >= _ROWS_SENT:
-            yield from _prepared(log, piece, waiting, schema, odd=odd)
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
             waiting, rows = [], 0
     if waiting:
-        yield from _prepared(log, piece, waiting, schema, odd=odd)
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _prepared(
-    log: Log, piece: Slice, batches: list[pa.RecordBatch], schema: pa.Schema, *, odd: bool
-) -> Iterator[pa.RecordBatch]:
-    settings = log.port.settings(piece.topic)
-    for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
-        times, usable = event_times(settings, batch, piece.clock)
-        met = _watermarks(piece, batch)
-        keep = ~usable | (times <= met) if odd else usable
-        whole = _with_system_columns(batch, schema, piece, times=times, usable=usable, met=met)
-        yield whole if keep.all() else whole.filter(pa.array(keep))
+    log: Log, piece: Slice, batch: pa.RecordBatch, schema: pa.Schema, *, odd: bool
+) -> pa.RecordBatch:
+    times, usable = event_times(log.port.settings(piece.topic), batch, piece.clock)
+    met = _watermarks(piece, batch)
+    keep = ~usable | (times <= met) if odd else usable
+    whole = _with_system_columns(batch, schema, piece, times=times, usable=usable, met=met)
+    return whole if keep.all() else whole.filter(pa.array(keep))
 
 
 def _watermarks(piece: Slice, batch: pa.RecordBatch) -> Ints:
@@ -123,7 +131,7 @@ def _with_system_columns(
     batch: pa.RecordBatch, schema: pa.Schema, piece: Slice, *, times: Ints, usable: Bools, met: Ints
 ) -> pa.RecordBatch:
     made = {
-        "_topic": lambda: pa.array([piece.topic] * len(batch), pa.string()),
+        "_topic": lambda: pa.repeat(pa.scalar(piece.topic), len(batch)),
         "_watermark": lambda: _timestamps(met),
         "_event_time": lambda: _timestamps(times),
         "_processed": lambda: _timestamps(np.full(len(batch), piece.processed_us)),
