@@ -1,4 +1,4 @@
-"""A view built anew beside the old one: with the late decisions of then, without them, by a new definition."""
+"""A view built anew beside the old one: with the late decisions of then, without, by a new definition."""
 
 from __future__ import annotations
 

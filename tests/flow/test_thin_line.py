@@ -1,4 +1,4 @@
-"""From an append to a row in the store, and the proof that it is right: the shortest way through everything."""
+"""From an append to a row in the store, and the proof that it is right: the shortest way through."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Rebuilt:
         return kept
 
     def _move_checkpoint(self, name: str) -> None:
-        """Before the position names it: if we die in between, the next start misses the old one and replays."""
+        """Before the position names it: if we die in between, the next start finds none and replays."""
         shutil.rmtree(self.place.folder, ignore_errors=True)
         self.place.folder.mkdir(parents=True)
         shutil.move(self.scratch.folder / name, self.place.folder / name)
