@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,8 +132,8 @@ class Query:
         if known and (folder / known / "offsets").is_dir():
             return folder / known
         shutil.rmtree(folder, ignore_errors=True)
-        number = int(known.rpartition("-")[2]) + 1 if known else 0
-        fresh = folder / f"checkpoint-{number}"
+        # A name of its own: a checkpoint must never be taken for another one, here or after a rebuild.
+        fresh = folder / f"checkpoint-{uuid.uuid4().hex}"
         fresh.mkdir(parents=True)
         return fresh
 
