@@ -39,7 +39,7 @@ def latest(stream: DataFrame, *, by: str | Sequence[str]) -> DataFrame:
 def deduplicate(
     stream: DataFrame, *, id: str | Sequence[str], within: str | float, late: Late = "divert"
 ) -> DataFrame:
-    """Without repeats: of rows with the same `id` less than `within` apart, the one that arrived first.
+    """Without repeats: of rows with the same `id` at most `within` apart, the one that arrived first.
 
     A row comes out at once. What is remembered of it is forgotten when the watermark is `within` past it.
     """

@@ -44,7 +44,7 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """As long as events keep coming less than `gap` apart."""
+    """As long as events keep coming at most `gap` apart."""
 
     gap_us: int
 
@@ -90,7 +90,7 @@ def sliding(size: str | float) -> Sliding:
 
 
 def session(gap: str | float) -> Session:
-    """Events less than `gap` apart belong together.
+    """Events at most `gap` apart belong together.
 
     >>> session("30 minutes").gap_us
     1800000000
