@@ -1,0 +1,181 @@
+"""The jobs that `bench flow` runs, on Penstock and on plain Spark reading the same events as JSON files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import penstock as ps
+from penstock.app.graph import Graph
+from penstock.app.runner import Runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DDL = "page BIGINT NOT NULL, user BIGINT NOT NULL, ms DOUBLE NOT NULL, at TIMESTAMP NOT NULL"
+_START_US = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1_000_000)
+_PER_SECOND = 100_000  # events in a second of event time
+_DISORDER_US = 2_000_000
+_BATCH_ROWS = 50_000
+
+
+def events(number: int, *, keys: int, seed: int = 7) -> list[pa.RecordBatch]:
+    """Events a little out of order, in batches as a producer would send them."""
+    random = np.random.default_rng(seed)
+    times = _START_US + np.arange(number) * (1_000_000 // _PER_SECOND)
+    times -= random.integers(0, _DISORDER_US, number)
+    columns = {
+        "page": random.integers(0, keys, number),
+        "user": random.integers(0, 1_000_000, number),
+        "ms": random.random(number) * 100,
+        "at": pa.array(times).cast(pa.timestamp("us", tz="UTC")),
+    }
+    whole: pa.Table = pa.table(columns)
+    return list(whole.to_batches(max_chunksize=_BATCH_ROWS))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One definition and the same thing in plain Spark."""
+
+    name: str
+    define: Callable[[ps.App, Any], None]
+    plain: Callable[[DataFrame], tuple[DataFrame, str]] | None = None
+    keys: int = 1_000
+    native: bool = True  # computed by Spark's own operators
+
+
+def _copy(app: ps.App, topic: Any) -> None:
+    @app.stream()
+    def copied() -> DataFrame:
+        return topic.stream()  # type: ignore[no-any-return]
+
+
+def _plain_copy(stream: DataFrame) -> tuple[DataFrame, str]:
+    return stream, "append"
+
+
+def _count(late: Any) -> Callable[[ps.App, Any], None]:
+    def define(app: ps.App, topic: Any) -> None:
+        @app.view(key=["page", "window"])
+        def counted() -> DataFrame:
+            window = ps.tumbling("1 minute")
+            return ps.aggregate(topic.stream(), by="page", window=window, late=late, n=ps.count())
+
+    return define
+
+
+def _plain_count(size: str, hop: str | None = None) -> Callable[[DataFrame], tuple[DataFrame, str]]:
+    def plain(stream: DataFrame) -> tuple[DataFrame, str]:
+        from pyspark.sql import functions as F
+
+        window = F.window("at", size, hop) if hop else F.window("at", size)
+        return stream.groupBy(window, "page").count(), "update"
+
+    return plain
+
+
+def _windowed(window: Any) -> Callable[[ps.App, Any], None]:
+    def define(app: ps.App, topic: Any) -> None:
+        @app.view(key=["event"] if isinstance(window, type(ps.sliding("1 s"))) else ["page", "window"])
+        def counted() -> DataFrame:
+            return ps.aggregate(topic.stream(), by="page", window=window, n=ps.count())
+
+    return define
+
+
+def _plain_session(stream: DataFrame) -> tuple[DataFrame, str]:
+    from pyspark.sql import functions as F
+
+    return stream.groupBy(F.session_window("at", "100 milliseconds"), "page").count(), "append"
+
+
+JOBS = (
+    Job("stateless copy", _copy, _plain_copy),
+    Job("tumbling count, drop", _count("drop"), _plain_count("1 minute")),
+    Job("tumbling count, divert", _count("divert"), _plain_count("1 minute")),
+    Job("tumbling count, divert, 100 k keys", _count("divert"), _plain_count("1 minute"), keys=100_000),
+    Job(
+        "hopping count",
+        _windowed(ps.hopping("1 minute", "30 seconds")),
+        _plain_count("1 minute", "30 seconds"),
+    ),
+    Job("session count", _windowed(ps.session("100 ms")), _plain_session),
+    Job("sliding count", _windowed(ps.sliding("100 ms")), native=False),
+)
+
+
+class FlowBench:
+    """One session, one folder; each measurement has an app of its own."""
+
+    def __init__(self, session: SparkSession, folder: Path) -> None:
+        self.session = session
+        self.folder = folder
+
+    def ours(self, job: Job, batches: list[pa.RecordBatch], *, rows_max: int = 1_000_000) -> float:
+        """Seconds from the start of the query until everything is in the store."""
+        home = Path(tempfile.mkdtemp(dir=self.folder))
+        app = ps.App("bench", home=home)
+        topic = app.topic("events", DDL, event_time="at", lateness="5 seconds", partitions=2, durability="os")
+        for number, batch in enumerate(batches):
+            topic.append(batch, partition=number % 2)
+        job.define(app, topic)
+        graph = Graph(app, self.session).analyse()
+        began = time.perf_counter()
+        Runner(app, graph, rows_max=rows_max).once()
+        took = time.perf_counter() - began
+        app.close()
+        shutil.rmtree(home)
+        return took
+
+    def plain(self, job: Job, batches: list[pa.RecordBatch]) -> float:
+        """The same job by Spark alone, over JSON files of the same events."""
+        assert job.plain is not None
+        source = self._json_files(batches)
+        checkpoint = self.folder / "plain"
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        # A million rows a batch, as on the other side.
+        files = max(1, 1_000_000 // _BATCH_ROWS)
+        stream = (
+            self.session.readStream.schema(DDL.replace(" NOT NULL", ""))
+            .option("maxFilesPerTrigger", files)
+            .json(str(source))
+            .withWatermark("at", "5 seconds")
+        )
+        df, mode = job.plain(stream)
+        began = time.perf_counter()
+        writer = df.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint / "checkpoint"))
+        query = writer.foreachBatch(_stored(checkpoint / "out")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return time.perf_counter() - began
+
+    def _json_files(self, batches: list[pa.RecordBatch]) -> Path:
+        folder = self.folder / "json"
+        marker = folder / "done"
+        if marker.exists() and marker.read_text() == str(id(batches)):
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for number, batch in enumerate(batches):
+            rows = batch.to_pylist()
+            lines = (json.dumps({**row, "at": row["at"].isoformat()}) for row in rows)
+            (folder / f"{number:06}.json").write_text("\n".join(lines))
+        marker.write_text(str(id(batches)))
+        return folder
+
+
+def _stored(folder: Path) -> Callable[[DataFrame, int], None]:
+    def store(df: DataFrame, number: int) -> None:
+        df.write.mode("overwrite").parquet(str(folder / str(number)))
+
+    return store
