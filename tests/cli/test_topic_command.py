@@ -27,12 +27,14 @@ def test_create_takes_every_setting(cli: Command, log: ps.Log) -> None:
     made = cli.json(
         "topic", "create", "t", "--schema", DDL, "--key", "id", "--key", "name", "--event-time", "at",
         "--partitions", 2, "--retention", "7 days", "--retention-bytes", "1 GiB", "--durability", "os",
-        "--archive", "--max-record-bytes", "2 MiB", "--segment-bytes", 1_000_000,
+        "--archive", "--max-record-bytes", "2 MiB", "--segment-bytes", 1_000_000, "--lateness", "3 seconds",
     )  # fmt: skip
     settings = log.topic("t").settings
     assert made["created"] is True
     assert settings.key == ("id", "name")
     assert (settings.event_time, settings.partitions, settings.archive) == ("at", 2, True)
+    assert settings.lateness_ms == 3_000
+    assert "at; late after 3 s" in cli("topic", "show", "t").stdout
     assert (settings.retention_ms, settings.retention_bytes) == (7 * 86_400_000, 1 << 30)
     assert (settings.record_bytes_max, settings.segment_bytes, settings.durability) == (
         2 << 20,

@@ -66,6 +66,11 @@ Tombstones = Annotated[
     typer.Option("--tombstones", metavar="TIME", help="How long a compacted topic remembers deletes."),
 ]
 
+Lateness = Annotated[
+    str | None,
+    typer.Option("--lateness", metavar="TIME", help="How far out of order events may come (5 seconds)."),
+]
+
 
 @app.command()
 def create(
@@ -103,6 +108,7 @@ def create(
     max_record_bytes: MaxRecord = None,
     segment_bytes: SegmentBytes = None,
     tombstones: Tombstones = None,
+    lateness: Lateness = None,
     if_missing: Annotated[
         bool, typer.Option("--if-missing", help="Leave a topic that exists as it is.")
     ] = False,
@@ -111,7 +117,7 @@ def create(
 ) -> None:
     """Create a topic."""
     session = Session.of(ctx, home, as_json)
-    limits = _limits(max_record_bytes, segment_bytes, tombstones)
+    limits = _limits(max_record_bytes, segment_bytes, tombstones, lateness)
     with session.log(create=True) as log:
         existed = if_missing and name in log.topics()
         topic = log.create_topic(
@@ -218,13 +224,20 @@ def _described(settings: TopicSettings) -> list[tuple[str, str]]:
     pairs = [
         ("schema", output.escape(settings.schema.ddl)),
         ("key", output.escape(", ".join(settings.key)) or "none: records spread evenly"),
-        ("event time", output.escape(settings.event_time or "")),
+        ("event time", output.escape(_event_time(settings))),
         ("keeps", _keeps(settings)),
         ("archive", output.escape(_archive(settings)) if settings.archive else ""),
         ("durability", DURABILITY[settings.durability]),
         ("limits", f"records up to {largest}, segments of {segment}"),
     ]
     return [(name, value) for name, value in pairs if value]
+
+
+def _event_time(settings: TopicSettings) -> str:
+    if settings.event_time is None:
+        return ""
+    corrected = f", corrected by {settings.sent_time}" if settings.sent_time else ""
+    return f"{settings.event_time}{corrected}; late after {words.span(settings.lateness_ms / 1000)}"
 
 
 def _keeps(settings: TopicSettings) -> str:
@@ -312,12 +325,13 @@ def alter(
     max_record_bytes: MaxRecord = None,
     segment_bytes: SegmentBytes = None,
     tombstones: Tombstones = None,
+    lateness: Lateness = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Change a topic. Columns may be added and widened, partitions added."""
     session = Session.of(ctx, home, as_json)
-    changes: dict[str, Any] = _limits(max_record_bytes, segment_bytes, tombstones)
+    changes: dict[str, Any] = _limits(max_record_bytes, segment_bytes, tombstones, lateness)
     if retention is not None:
         changes["retention_ms"] = None if _is_none(retention) else duration_ms(retention)
     if retention_bytes is not None:
@@ -413,12 +427,13 @@ def _keyed(settings: TopicSettings) -> str:
 
 
 def _limits(
-    max_record_bytes: str | None, segment_bytes: str | None, tombstones: str | None
+    max_record_bytes: str | None, segment_bytes: str | None, tombstones: str | None, lateness: str | None
 ) -> dict[str, int]:
     given = {
         "record_bytes_max": _size(max_record_bytes),
         "segment_bytes": _size(segment_bytes),
         "tombstone_ms": None if tombstones is None else duration_ms(tombstones),
+        "lateness_ms": None if lateness is None else duration_ms(lateness),
     }
     return {name: value for name, value in given.items() if value is not None}
 
