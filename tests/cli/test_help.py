@@ -18,6 +18,7 @@ COMMANDS = [
     ["consume"],
     ["group"],
     *(["group", verb] for verb in ("list", "show", "reset")),
+    *([flow] for flow in ("run", "view", "late", "verify", "rebuild", "explain")),
     ["doctor"],
     ["bench"],
     ["demo"],
