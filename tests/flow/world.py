@@ -148,7 +148,7 @@ class World:
         now_us = self.clock.now_us() if ticks else None
         Runner(self.app, self.graph, rows_max=rows_max, now_us=now_us).once()
 
-    def live(self, spark: SparkSession, *, appends: int = 75) -> None:
+    def live(self, spark: SparkSession, *, appends: int = 60) -> None:
         """Appends and batches of all sizes in turn, with a pause in which the topic goes idle."""
         self.analyse(spark)
         self.write(appends)
