@@ -61,7 +61,7 @@ class Screen:
             output.emit({"kind": "status", **as_object(status)})
             sys.stdout.flush()
         elif self._live is not None:
-            self._live.update(_table(status), refresh=True)
+            self._live.update(table(status), refresh=True)
         else:
             for line in lines(status):
                 print(line, flush=True)
@@ -135,7 +135,7 @@ def lines(status: Status) -> Iterator[str]:
             yield f"{at} follower of {follower.view}: {_follower(follower)}"
 
 
-def _table(status: Status) -> RenderableType:
+def table(status: Status) -> RenderableType:
     from rich.console import Group
 
     parts: list[RenderableType] = [output.table(_COLUMNS, [_row(query) for query in status.queries])]
