@@ -95,6 +95,33 @@ def test_a_view_that_is_not_what_the_log_says_fails_verify(home: Path, flow: Flo
             run.verify()
 
 
+def test_a_wrong_definition_is_named_with_its_place_before_anything_runs(home: Path, flow: Flow) -> None:
+    app = ps.App("shop", home=home)
+    views = app.topic("views", "page STRING, at TIMESTAMP", event_time="at")
+
+    @app.view(key="window")
+    def visits() -> DataFrame:
+        return ps.aggregate(views.stream(), window=ps.session("10 minutes"), views=ps.count())
+
+    with flow(app) as run, pytest.raises(ps.BadDefinition, match=r"no sessions of a stream") as refused:
+        run.process()
+    assert refused.value.file == __file__
+
+
+def test_a_query_that_fails_fails_the_test(home: Path, flow: Flow) -> None:
+    app = ps.App("shop", home=home)
+    views = app.topic("views", "page STRING, at TIMESTAMP", event_time="at")
+
+    @app.stream()
+    def broken() -> DataFrame:
+        return views.stream().filter("assert_true(page = 'x', 'the roof is on fire') IS NULL")
+
+    with flow(app) as run:
+        run.feed(views, {"page": "/", "at": "10:00"})
+        with pytest.raises(ps.QueryFailed, match="the roof is on fire"):
+            run.process()
+
+
 def test_records_arrive_when_they_occurred_or_after_the_one_before(home: Path) -> None:
     app = shop(home)
     views = app.topics["views"]
