@@ -38,6 +38,9 @@ def test_events_become_rows_late_ones_are_kept_and_verify_agrees(home: Path, spa
     assert [row["row"]["page"] for row in reading.late(app, "per_minute")] == ["/late"]
     assert verify(app, graph, "per_minute").verdict == "equal"
 
+    held = app.log.port.groups_store().holds("views", 0)  # type: ignore[attr-defined]
+    assert [(offset, reason) for _, offset, reason in held] == [(6, '"per_minute" has read up to here')]
+
     views.append({"page": "/", "at": at(125)})
     Runner(app, graph).once()
     assert app.read("per_minute", where={"window_start": at(120)})[0]["views"] == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from penstock.log.settings import TopicSettings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+_HOLD_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Query:
         self._place = place
         self.running: StreamingQuery | None = None
         self.committer: Committer | None = None
+        self._hold_again_at = 0.0
 
     @property
     def stateful(self) -> bool:
@@ -146,8 +150,18 @@ class Query:
         def store(df: DataFrame, spark_batch: int) -> None:
             planned = _planned(checkpoint, spark_batch)
             committer.commit(spark_batch, planned, lambda: self._tables(df), lambda: run_only(df))
+            self._hold(planned.batch)
 
         return store
+
+    def _hold(self, batch: Offset) -> None:
+        """Retention must not overtake a view that reads slowly."""
+        if "holds" not in self._log.port.capabilities or time.monotonic() < self._hold_again_at:
+            return
+        self._hold_again_at = time.monotonic() + _HOLD_EVERY_S
+        for topic, ends in batch.end.ends.items():
+            reason = f'"{self.name}" has read up to here'
+            self._log.port.hold(self._place.producer, topic, dict(enumerate(ends)), reason=reason)
 
     def _tables(self, df: DataFrame) -> Mapping[str, pa.Table]:
         table = df.toArrow()

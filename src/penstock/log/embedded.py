@@ -59,7 +59,7 @@ _READERS_KEPT = 64
 class EmbeddedLog(Forking):
     """Thread-safe; any number of processes may open the same home."""
 
-    capabilities = frozenset({"durable-ack", "ordered-growth", "archive", "compaction", "retention"})
+    capabilities = frozenset({"durable-ack", "ordered-growth", "archive", "compaction", "retention", "holds"})
 
     def __init__(self, home: Path, *, disk: Disk | None = None, clock: Clock | None = None) -> None:
         self.home = Path(home)
@@ -320,6 +320,9 @@ class EmbeddedLog(Forking):
             if self._groups is None:
                 self._groups = GroupStore(self.home / "groups.db", self.clock, self.disk.boot_id())
             return self._groups
+
+    def hold(self, name: str, topic: str, offsets: Mapping[int, int], *, reason: str) -> None:
+        self.groups_store().hold(name, topic, offsets, reason=reason)
 
     def join(self, group: str, topic: str, *, lease_s: float) -> Member:
         settings.check_name("group", group)

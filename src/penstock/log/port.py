@@ -206,6 +206,9 @@ class LogPort(Protocol):
     def wait(self, topic: str, ends: Mapping[int, int], timeout_s: float) -> bool:
         """Sleep until a partition reaches past `ends`; False when time is up."""
 
+    def hold(self, name: str, topic: str, offsets: Mapping[int, int], *, reason: str) -> None:
+        """With the capability `holds`: retention takes nothing from these offsets on, and says for whom."""
+
     def join(self, group: str, topic: str, *, lease_s: float) -> Member: ...
 
     def committed(self, group: str, topic: str) -> dict[int, int]: ...
