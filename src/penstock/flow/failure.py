@@ -14,5 +14,6 @@ def is_sparks(error: Exception) -> bool:
 def gist(text: str) -> str:
     """The line of a Spark failure that says what was wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(("penstock.", "Hint:")) or "Error:" in line]
+    ours = ("penstock.", "Hint:", "pyspark.errors.")
+    said = [line for line in lines if line.startswith(ours) or "Error:" in line]
     return " ".join(said[-2:]) if said else (lines[0] if lines else "it stopped")
