@@ -172,18 +172,30 @@ def compare(
     *,
     approximate: dict[str, float] | None = None,
 ) -> Verified:
-    """Rows by key where there is one, else as a multiset."""
+    """Rows by key where there is one, else as a multiset.
+
+    Approximate columns that are further apart than their stated error prove nothing: an error in ranks says
+    little about values, and sketches depend on the order of merging.
+    """
     columns = [column for column in live.column_names if column != "_revision"]
     ours = _by_key(live.select(columns).to_pylist(), key or tuple(columns))
     theirs = _by_key(again.select(columns).to_pylist(), key or tuple(columns))
     found = Verified(name, "equal", rows=live.num_rows)
+    apart: set[str] = set()
     for identity in [*ours, *(other for other in theirs if other not in ours)]:
         pairs = _paired(ours.get(identity, []), theirs.get(identity, []))
         for mine, other in pairs:
-            if mine is None or other is None or not _same(mine, other, approximate or {}):
+            differing = _differing(mine, other, approximate or {}) if mine and other else None
+            if differing is None or differing - (approximate or {}).keys():
                 _note(found, mine, other)
+            else:
+                apart |= differing
     if found.differing:
         found.verdict = "different"
+    elif apart:
+        names = ", ".join(f'"{column}"' for column in sorted(apart))
+        found.verdict = "not verifiable"
+        found.reason = f"approximate {names} lies further off than its stated error; all else is equal"
     return found
 
 
@@ -208,8 +220,8 @@ def _paired(ours: list[Any], theirs: list[Any]) -> list[tuple[Any, Any]]:
     )
 
 
-def _same(mine: dict[str, Any], other: dict[str, Any], approximate: dict[str, float]) -> bool:
-    return all(_equal(mine[name], other[name], approximate.get(name, _RELATIVE)) for name in mine)
+def _differing(mine: dict[str, Any], other: dict[str, Any], approximate: dict[str, float]) -> set[str]:
+    return {name for name in mine if not _equal(mine[name], other[name], approximate.get(name, _RELATIVE))}
 
 
 def _equal(one: Any, other: Any, relative: float) -> bool:
