@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.app.watermark import Backlog, Held, backlog, held_back
 from penstock.flow.commit import position_of
+from penstock.flow.failure import is_sparks
 from penstock.flow.offset import NEVER_US, Ends
 from penstock.flow.output import LATE
 from penstock.flow.plan import Scan, beginning
@@ -161,12 +162,22 @@ def _state(supervised: Supervised) -> State:
     running = supervised.query.running
     if running is None:
         return "waits to start again" if supervised.failures else "starting"
-    return "running" if running.isActive else "ended"
+    try:
+        return "running" if running.isActive else "ended"
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        return "ended"  # and Spark with it
 
 
 def _last_progress(supervised: Supervised) -> Any:
     running = supervised.query.running
-    return running.lastProgress if running is not None else None
+    try:
+        return running.lastProgress if running is not None else None
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        return None
 
 
 def _note(seen: _Seen, progress: Any) -> None:

@@ -63,7 +63,17 @@ def _spark(found: Loaded, *, hidden: bool) -> Iterator[SparkSession]:
         yield spark
     finally:
         if not before:
-            spark.stop()
+            _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    from penstock.flow.failure import is_sparks
+
+    try:
+        spark.stop()
+    except Exception as error:
+        if not is_sparks(error):  # else it has ended before us
+            raise
 
 
 def _running() -> bool:

@@ -56,7 +56,7 @@ def run(
 
                 runner = Runner(graph.app, graph, every=interval, rows_max=rows_max)
                 stop.takes_down(runner)
-                _run(runner, Screen(runner, as_json=session.json), once=once)
+                _run(runner, Screen(runner, as_json=session.json), stop, once=once)
         except KeyboardInterrupt:
             if stop.asked:  # the second one
                 raise
@@ -73,22 +73,24 @@ def _check(name: str, definitions: Any) -> None:
         )
 
 
-def _run(runner: Runner, screen: Screen, *, once: bool) -> None:
+def _run(runner: Runner, screen: Screen, stop: _Stop, *, once: bool) -> None:
     """Raises QueryFailed when a query was given up, after the others were stopped."""
     outcome = "failed"
     try:
-        with screen:
+        with screen, stop.excuses_spark():
             if once:
                 with screen.in_the_background():
                     runner.once()
-                outcome = "interrupted" if runner.stopping.is_set() else "done"
+                outcome = "done"
             else:
                 runner.run(show=_until_given_up(screen))
                 _raise_given_up(runner)
-                outcome = "interrupted"
+        if stop.asked:
+            outcome = "interrupted"
     finally:
         # Also what a failed start or a failed stage has left running; harmless where all has ended.
-        runner.stop()
+        with stop.excuses_spark():
+            runner.stop()
         screen.summarise(outcome)
 
 
@@ -129,6 +131,17 @@ class _Stop:
         """From now on a signal asks the runner. Spark has put a handler of its own in place of ours."""
         self._runner = runner
         self._install()
+
+    @contextmanager
+    def excuses_spark(self) -> Iterator[None]:
+        """A signal to the whole group ends Spark's Java as well: no failure, the next run goes on."""
+        from penstock.flow.failure import is_sparks
+
+        try:
+            yield
+        except Exception as error:
+            if not (self.asked and is_sparks(error)):
+                raise
 
     def _install(self) -> None:
         for number in _SIGNALS:
