@@ -24,6 +24,8 @@ from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
 
+pytestmark = pytest.mark.timeout(900)  # many small Spark batches, on a machine that may be busy
+
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
 ROWS_MAX = 20
 FIRST, SECOND = range(60), range(60, 80)
