@@ -101,9 +101,9 @@ def test_a_wrong_definition_is_named_with_its_place_before_anything_runs(home: P
 
     @app.view(key="window")
     def visits() -> DataFrame:
-        return ps.aggregate(views.stream(), window=ps.session("10 minutes"), views=ps.count())
+        return ps.aggregate(views.stream(), by="pge", window=ps.session("10 minutes"), views=ps.count())
 
-    with flow(app) as run, pytest.raises(ps.BadDefinition, match=r"no sessions of a stream") as refused:
+    with flow(app) as run, pytest.raises(ps.BadDefinition, match=r'no column "pge"') as refused:
         run.process()
     assert refused.value.file == __file__
 

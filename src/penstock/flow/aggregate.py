@@ -135,12 +135,15 @@ def _session(
             correct_us=operator.correct_us,
         )  # fmt: skip
         return found.drop("_final").withColumn(REVISION, F.col(REVISION).cast("int"))
-    if not keys and build.mode == "stream":
-        raise BadDefinition("Spark has no sessions of a stream as a whole.", hint='group it, as by="user_id"')
     operator.output, operator.final_by = ("changes", None) if live else ("append", "window_end")
-    grouped = in_time.groupBy(*keys, F.session_window(F.col(time), _micros(window.gap_us)).alias("window"))
+    session = F.session_window(F.col(time), _micros(window.gap_us)).alias("window")
+    if keys:
+        grouped = in_time.groupBy(*keys, session)
+    else:  # Spark has no sessions of a stream as a whole: a group of everything, that it cannot see through
+        everything = F.pmod(F.hash("_timestamp"), F.lit(1)).alias("_everything")
+        grouped = in_time.groupBy(everything, session)
     length = F.unix_micros("window.end") - F.unix_micros("window.start")
-    return grouped.agg(*_columns(aggregates, time, length))
+    return grouped.agg(*_columns(aggregates, time, length)).drop("_everything")
 
 
 def _sliding(

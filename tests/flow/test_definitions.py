@@ -1,0 +1,162 @@
+"""Definitions that are unusual and right, and those that are wrong: refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import penstock as ps
+from penstock.app.graph import Graph
+from penstock.app.runner import Runner
+from penstock.app.verify import verify
+
+START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
+DDL = "page STRING, ms DOUBLE, at TIMESTAMP"
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def app(home: Path) -> ps.App:
+    return ps.App("shop", home=home)
+
+
+def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at", lateness="5 seconds")
+    more = app.topic("more", DDL, event_time="at", lateness="5 seconds")
+
+    @app.view(key="window")
+    def sessions_of_all() -> DataFrame:
+        return ps.aggregate(views.stream(), window=ps.session("10 seconds"), n=ps.count())
+
+    @app.view(key=["page", "window"])
+    def of_two_topics() -> DataFrame:
+        return ps.aggregate(ps.stream(views, more), by="page", window=ps.tumbling("1 minute"), n=ps.count())
+
+    @app.view(key=["shown", "window"])
+    def renamed_and_filtered() -> DataFrame:
+        stream = views.stream().filter(F.col("ms") > 1).select(F.col("at").alias("moment"), "page")
+        named = stream.select(F.upper("page").alias("shown"), "moment")
+        return ps.aggregate(named, by="shown", window=ps.tumbling("1 minute"), n=F.count("*"))
+
+    @app.stream()
+    def short() -> DataFrame:
+        return views.stream().filter("ms < 3").select("page", "at")
+
+    @app.stream()
+    def long() -> DataFrame:
+        return views.stream().filter("ms >= 3").select("page", "ms", "at")
+
+    for seconds in (0, 3, 30, 65, 200):
+        views.append({"page": "/a", "ms": float(seconds % 7), "at": at(seconds)})
+        more.append({"page": "/b", "ms": 1.0, "at": at(seconds)})
+    graph = Graph(app, spark).analyse()
+    shared = [query for query in graph.queries() if len(query.members) > 1]
+    assert [member.definition.name for query in shared for member in query.members] == ["short", "long"]
+    Runner(app, graph).once()
+    found = [verify(app, graph, name) for name in app.definitions]
+    assert [(each.name, each.verdict) for each in found if each.verdict != "equal"] == []
+    assert [row["n"] for row in app.read("sessions_of_all")] == [2, 1, 1]
+    assert sum(row["n"] for row in app.read("of_two_topics")) == 10
+    assert {row["shown"] for row in app.read("renamed_and_filtered")} == {"/A"}
+    rows = [len(list(app.log.topic(name).rows())) for name in ("short", "long")]
+    assert sum(rows) == 5
+    assert all(rows)
+
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an unknown column": (
+        lambda t: ps.aggregate(t.stream(), by="pge", window=ps.tumbling("1 s"), n=ps.count()),
+        'no column "pge"',
+    ),
+    "an unknown column of an aggregate": (
+        lambda t: ps.aggregate(t.stream(), by="page", n=ps.sum("mss")),
+        '"mss"',
+    ),
+    "a key that is not in the result": (
+        lambda t: ps.aggregate(t.stream(), by="ms", n=ps.count()),
+        'no key column "page"',
+    ),
+    "no stream": (lambda t: 7, "it returns int"),
+    "a raw column in a session": (
+        lambda t: ps.aggregate(t.stream(), by="page", window=ps.session("1 s"), n=F.count("*")),
+        "is a Spark column",
+    ),
+    "event time that is gone": (
+        lambda t: ps.aggregate(t.stream().select("page"), by="page", n=ps.count()),
+        "lost its event time",
+    ),
+    "rows without a place": (
+        lambda t: ps.aggregate(
+            t.stream().union(t.stream()), by="page", window=ps.tumbling("1 s"), n=ps.count()
+        ),
+        "no longer say where they came from",
+    ),
+    "a column that Spark does not know": (lambda t: t.stream().select("nothing"), "nothing"),
+    "a correction without a horizon": (
+        lambda t: ps.aggregate(
+            t.stream(), by="page", window=ps.tumbling("1 s"), late="correct", n=ps.count()
+        ),
+        "belong together",
+    ),
+    "a column that begins with an underscore": (
+        lambda t: t.stream().withColumn("_mine", F.lit(1)),
+        "names that begin with _ are ours",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_definition_is_named_with_file_and_line(app: ps.App, spark: SparkSession, what: str) -> None:
+    make, says = WRONG[what]
+    topic = app.topic("views", DDL, event_time="at")
+
+    @app.view(key="page")
+    def wrong() -> Any:
+        return make(topic)
+
+    with pytest.raises(ps.BadDefinition) as refused:
+        Graph(app, spark).analyse()
+    assert says in refused.value.message
+    assert refused.value.file == __file__
+    assert refused.value.line is not None
+    assert f"{__file__}:{refused.value.line}:" in str(refused.value)
+
+
+def test_a_circle_is_refused(app: ps.App, spark: SparkSession) -> None:
+    streams: dict[str, Any] = {}
+
+    @app.stream()
+    def one() -> DataFrame:
+        found: DataFrame = streams["two"].stream()
+        return found
+
+    @app.stream()
+    def two() -> DataFrame:
+        return one.stream()
+
+    streams["two"] = two
+    with pytest.raises(ps.BadDefinition, match="one → two → one"):
+        Graph(app, spark).analyse()
+
+
+def test_an_unaggregated_view_with_two_rows_for_a_key_points_to_latest(
+    app: ps.App, spark: SparkSession
+) -> None:
+    views = app.topic("views", DDL, event_time="at")
+
+    @app.view(key="page")
+    def plain() -> DataFrame:
+        return views.stream()
+
+    views.append([{"page": "/", "ms": 1.0, "at": at(0)}, {"page": "/", "ms": 2.0, "at": at(1)}])
+    with pytest.raises(ps.QueryFailed, match=r"ps\.latest"):
+        Runner(app, Graph(app, spark).analyse(), failures_max=1).once()
