@@ -169,11 +169,13 @@ class SeveralRowsPerKey(BadInput):
 
 
 class DefinitionChanged(BadInput):
-    def __init__(self, query: str) -> None:
+    def __init__(self, query: str, kind: str = "view") -> None:
         self.query = query
+        anew = f"build it anew beside the old one with: penstock rebuild APP {query}"
+        other = "what a stream has said cannot be taken back: define the new one under another name"
         super().__init__(
-            f'"{query}" is not defined as it was when it last ran: its stored state cannot go on.',
-            hint=f"build it anew beside the old one with: penstock rebuild APP {query}",
+            f'"{query}" is not defined as it was when it last ran: it cannot go on.',
+            hint=anew if kind == "view" else other,
         )
 
 

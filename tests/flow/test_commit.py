@@ -28,7 +28,7 @@ class Driven:
         for name, schema in (("closed", output.schema), (f"closed{BATCHES}", HISTORY)):
             log.create_topic(name, schema.arrow, if_missing=True)
         self.committer = Committer(
-            log, log.producer("flow.test.closed"), identity="x", checkpoint=checkpoint,
+            log, log.producer("flow.test.closed"), query="totals", identity="x", checkpoint=checkpoint,
             outputs={"closed": output}, lateness_us=0, late_table=lambda _: {},
         )  # fmt: skip
         self.computed = 0

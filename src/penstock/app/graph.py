@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.flow import build as builds
+from penstock.flow import history
 from penstock.flow.build import Build
 from penstock.flow.definition import Analysed, Definition, analyse
+from penstock.flow.output import BATCHES
 from penstock.flow.query import Query, create_output, place_of
 
 if TYPE_CHECKING:
@@ -58,13 +60,22 @@ class Graph:
         return max(above, default=0)
 
     def queries(self) -> list[Query]:
-        """One query each, but stateless definitions over the same topics share one."""
+        """One query each, but stateless streams over the same topics share one.
+
+        A stream that came later does not join those that have run: it begins at the beginning of the log.
+        A view has a query of its own, so that it can be rebuilt.
+        """
         shared: dict[tuple[object, ...], list[Analysed]] = {}
         for name, found in self.analysed.items():
-            alone = found.stateful or found.definition.options.get("alone")
-            key = (name,) if alone else ("stateless", found.topics, found.clock)
+            alone = found.stateful or found.output.kind == "view"
+            key = (name,) if alone else (found.topics, found.clock, self._written_by(name))
             shared.setdefault(key, []).append(found)
         return [self._query(members) for members in shared.values()]
+
+    def _written_by(self, name: str) -> str | None:
+        """The query whose batches are in a definition's history, None before the first."""
+        last = history.last(self.app.log, f"{name}{BATCHES}")
+        return last.query if last else None
 
     def _query(self, members: list[Analysed]) -> Query:
         place = place_of(str(self.app.home), self.app.name, members[0].definition.name)

@@ -121,7 +121,7 @@ def _batch_past(app: App, view: str, after: Position) -> int | None:
     found = history.last(app.log, f"{view}{BATCHES}")
     if found is None:
         return None
-    number, batch = found
+    number, batch = found.number, found.batch
     if after.topic not in batch.end.ends:
         raise BadOption(
             f'view "{view}" does not read topic "{after.topic}" itself.',

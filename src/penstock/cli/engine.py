@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -52,13 +52,13 @@ def analysed(session: Session, text: str, *, checked: tuple[str, ...] = ()) -> I
 
 @contextmanager
 def _spark(found: Loaded, *, hidden: bool) -> Iterator[SparkSession]:
-    from penstock.flow.session import start_session
+    from penstock.flow.session import is_running, send_by_value, start_session
 
     with progress.watched("starting Spark", total=None, hidden=hidden):
-        before = _running()
+        before = is_running()
         spark = start_session(found.app.name, master=found.app.spark)
     if found.from_file:
-        _send_by_value(found)
+        send_by_value(found.module)
     try:
         yield spark
     finally:
@@ -74,19 +74,3 @@ def _stop(spark: SparkSession) -> None:
     except Exception as error:
         if not is_sparks(error):  # else it has ended before us
             raise
-
-
-def _running() -> bool:
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:  # start_session says what to do
-        return False
-    return SparkSession.getActiveSession() is not None
-
-
-def _send_by_value(found: Loaded) -> None:
-    """Functions of the app's file reach Spark's workers whole: importing it there would declare the app."""
-    from pyspark import cloudpickle
-
-    register: Any = cloudpickle.register_pickle_by_value
-    register(found.module)

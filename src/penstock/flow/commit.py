@@ -88,6 +88,7 @@ class Committer:
         log: Log,
         producer: AtomicProducer,
         *,
+        query: str,
         identity: str,
         checkpoint: str,
         outputs: Mapping[str, Output],
@@ -96,6 +97,7 @@ class Committer:
     ) -> None:
         self._log = log
         self._producer = producer
+        self._query = query
         self._identity = identity
         self._checkpoint = checkpoint
         self._outputs = outputs
@@ -180,6 +182,7 @@ class Committer:
         # A state built anew closes its windows again, from the first: what was closed stays so.
         evicted_ms = max(planned.evicted_ms, self.position.evicted_ms if self.position else 0)
         note = {
+            "query": self._query,
             "version": version,
             "number": number,
             "batch": json.dumps(planned.batch.to_json()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -31,8 +32,16 @@ def records(log: Log, topic: str) -> list[dict[str, Any]]:
     return [record for record in found if record["version"] == newest]
 
 
-def last(log: Log, topic: str) -> tuple[int, Offset] | None:
-    """The number and the offset of the newest batch."""
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The newest batch."""
+
+    query: str
+    number: int
+    batch: Offset
+
+
+def last(log: Log, topic: str) -> Last | None:
     try:
         start, end = log.port.bounds(topic, 0)
     except UnknownTopic:
@@ -41,7 +50,7 @@ def last(log: Log, topic: str) -> tuple[int, Offset] | None:
         return None
     batch = list(log.port.read(topic, 0, end - 1, until=end))[-1]
     record = batch.slice(batch.num_rows - 1).to_pylist()[0]
-    return record["number"], Offset.from_json(json.loads(record["batch"]))
+    return Last(record["query"], record["number"], Offset.from_json(json.loads(record["batch"])))
 
 
 def batches(log: Log, topic: str, *, number_max: int | None = None) -> list[Offset]:

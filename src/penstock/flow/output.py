@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 LATE = ".late"
 BATCHES = ".batches"
 HISTORY = RecordSchema.of(
-    "version INT NOT NULL, number BIGINT NOT NULL, batch STRING NOT NULL, rows BIGINT NOT NULL, "
-    "changes BIGINT NOT NULL, late BIGINT NOT NULL, watermark TIMESTAMP, planned TIMESTAMP, "
-    "took_ms BIGINT NOT NULL"
+    "query STRING NOT NULL, version INT NOT NULL, number BIGINT NOT NULL, batch STRING NOT NULL, "
+    "rows BIGINT NOT NULL, changes BIGINT NOT NULL, late BIGINT NOT NULL, watermark TIMESTAMP, "
+    "planned TIMESTAMP, took_ms BIGINT NOT NULL"
 )
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _PARTS = {"window": ("window_start", "window_end"), "event": ("event_partition", "event_offset")}

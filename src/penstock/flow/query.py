@@ -87,10 +87,10 @@ class Query:
         producer = self._log.producer(self._place.producer)
         known = position_of(self._log, self._place.producer)
         if known and known.identity != self.identity:
-            raise DefinitionChanged(self.name)
+            self._check_only_fewer(known.identity)
         checkpoint = self._checkpoint(known.checkpoint if known else None)
         self.committer = Committer(
-            self._log, producer, identity=self.identity, checkpoint=checkpoint.name,
+            self._log, producer, query=self.name, identity=self.identity, checkpoint=checkpoint.name,
             outputs={member.output.name: member.output for member in self.members},
             late_table=self._late_pairs,
             lateness_us=self._build().scan(self.members[0].topics).lateness_us(self._log),
@@ -102,6 +102,12 @@ class Query:
             writer.trigger(availableNow=True) if once else writer.trigger(processingTime=every or "0 seconds")
         )
         self.running = writer.start()
+
+    def _check_only_fewer(self, stored: str) -> None:
+        """Streams that shared a query go on when one of them is gone: without state, nothing is lost."""
+        if self.stateful or not set(self.identity.split("-")) < set(stored.split("-")):
+            raise DefinitionChanged(self.name, self.members[0].output.kind)
+        self.forget_state()
 
     def stop(self) -> None:
         if self.running is not None:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import NotSupported
@@ -66,6 +67,23 @@ def start_session(
     _write_no_side_files(session)
     _register(session)
     return session
+
+
+def is_running() -> bool:
+    """Whether this process has a session already."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:  # start_session says what to do
+        return False
+    return SparkSession.getActiveSession() is not None
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Functions of an app's file reach Spark's workers whole: importing it there would declare the app."""
+    from pyspark import cloudpickle
+
+    register: Any = cloudpickle.register_pickle_by_value
+    register(module)
 
 
 def _find_java() -> None:
