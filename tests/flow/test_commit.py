@@ -24,7 +24,7 @@ class Driven:
     def __init__(self, log: ps.Log, *, checkpoint: str = "checkpoint-0") -> None:
         self.log, self.checkpoint = log, checkpoint
         columns = pa.schema([("due", pa.timestamp("us", "UTC"))])
-        output = Output("closed", "stream", (), columns, aggregated=True, final_by="due")
+        output = Output("closed", "stream", (), columns, final_by="due")
         for name, schema in (("closed", output.schema), (f"closed{BATCHES}", HISTORY)):
             log.create_topic(name, schema.arrow, if_missing=True)
         self.committer = Committer(

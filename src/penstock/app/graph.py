@@ -44,7 +44,8 @@ class Graph:
         found = analyse(definition, build)
         self._under_way.pop()
         self.analysed[definition.name] = found
-        create_output(self.app.log, found)
+        self._check_free(found)
+        create_output(self.app.log, found, evolve=False)
 
     def _ready(self, topic: str) -> None:
         """A definition reads `topic`: if another one makes it, that one comes first."""
@@ -72,11 +73,19 @@ class Graph:
             shared.setdefault(key, []).append(found)
         return [self._query(members) for members in shared.values()]
 
+    def _query(self, members: list[Analysed]) -> Query:
+        names = sorted(member.definition.name for member in members)
+        name = self._written_by(names[0]) or names[0]
+        place = place_of(str(self.app.home), self.app.name, name)
+        return Query(self.session, self.app.log, place, members, name=name)
+
+    def _check_free(self, found: Analysed) -> None:
+        """A definition's topic has its history beside it; another topic of that name is somebody else's."""
+        topics, name = self.app.log.topics(), found.output.name
+        if name in topics and f"{name}{BATCHES}" not in topics:
+            raise found.definition.wrong(f'there is a topic "{name}" already.', "choose another name")
+
     def _written_by(self, name: str) -> str | None:
         """The query whose batches are in a definition's history, None before the first."""
         last = history.last(self.app.log, f"{name}{BATCHES}")
-        return last.query if last else None
-
-    def _query(self, members: list[Analysed]) -> Query:
-        place = place_of(str(self.app.home), self.app.name, members[0].definition.name)
-        return Query(self.session, self.app.log, place, members)
+        return last.query.split("/", maxsplit=2)[2] if last else None

@@ -140,7 +140,7 @@ def prepare(app: App, graph: Graph, name: str, *, include_late: bool = False) ->
         raise BadOption(f'"{name}" has not run yet: there is nothing to rebuild.', hint="penstock run APP")
     beside = _beside(analysed)
     _forget(app, scratch, beside)
-    create_output(app.log, analysed)
+    create_output(app.log, analysed, evolve=True)
     after = _replay(graph, beside, scratch, analysed.output.name, include_late=include_late)
     old, new = _rows(app, analysed, name), _rows(app, analysed, f"{name}{SUFFIX}")
     difference = compare(name, _due(old, analysed, before), _due(new, analysed, before), analysed.output.key)
@@ -172,7 +172,8 @@ def _replay(graph: Graph, beside: Analysed, scratch: Place, name: str, *, includ
     if include_late:
         further["lenient"] = "true"
     query = Query(graph.session, graph.app.log, scratch, [beside], further=further)
-    query.start(every=None, once=True)
+    # With late rows in, all in one batch: Spark would drop what is behind its watermark of a batch before.
+    query.start(every=None, once=True, rows_max=1 << 62 if include_late else 1_000_000)
     assert query.running is not None
     while query.running.isActive:
         time.sleep(0.05)

@@ -138,7 +138,7 @@ class Runner:
             supervised.query.start(every=self.every, once=once, rows_max=self.rows_max, now_us=self.now_us)
         except Exception as error:
             supervised.last_error = str(error)
-            if not failure.is_sparks(error):
+            if not failure.is_passing(error):
                 self._note_failure(supervised)
                 raise
             self._count_failure(supervised, diverged=False)
@@ -170,7 +170,7 @@ class Runner:
 
     def _count_failure(self, supervised: Supervised, *, diverged: bool) -> None:
         supervised.failures += 1
-        if diverged or supervised.failures == 2:
+        if (diverged or supervised.failures == 2) and supervised.query.can_replay():
             supervised.query.forget_state()
             supervised.rebuilt += 1
         supervised.given_up = supervised.failures >= self.failures_max

@@ -9,6 +9,7 @@ addition.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from penstock.app import reading
 from penstock.app.graph import Graph
+from penstock.errors import Contended
 from penstock.flow import history
 from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Build
@@ -73,6 +75,8 @@ def verify(app: App, graph: Graph, name: str) -> Verified:
     if gone := _gone(app, past):
         return Verified(name, "not verifiable", gone, batch=position.number)
     live = live_rows(app, analysed, position.number)
+    if live is None:
+        return Verified(name, "not verifiable", "retention has removed a part of it", batch=position.number)
     again = recomputed(app, graph, analysed, past, position)
     found = compare(name, live, again, _keys(analysed), approximate=_approximate(analysed))
     found.batch, found.left_out = position.number, len(reading.late(app, name))
@@ -104,14 +108,24 @@ def _gone(app: App, past: Sequence[Offset]) -> str:
     return ""
 
 
-def live_rows(app: App, analysed: Analysed, number: int) -> pa.Table:
-    """What the changelog, or the derived topic, holds up to a batch."""
+def live_rows(app: App, analysed: Analysed, number: int) -> pa.Table | None:
+    """What the changelog, or the derived topic, holds up to a batch; None if a part of it is gone."""
     topic = app.log.topic(analysed.output.name)
+    if any(start > 0 for start, _ in topic.bounds().values()):
+        return None
     if analysed.output.kind == "stream":
         table = pa.Table.from_batches(topic.read(), schema=topic.settings.read_schema)
-        return table.select(analysed.output.columns.names)
+        return _written_by(app, analysed, number, table).select(analysed.output.columns.names)
     batches = (batch.filter(pc.less_equal(batch.column("_batch"), number)) for batch in topic.read())
     return changes.fold(batches, analysed.output.key, columns=analysed.output.columns)
+
+
+def _written_by(app: App, analysed: Analysed, number: int, table: pa.Table) -> pa.Table:
+    """The rows of a stream up to a batch, while it may be running: the batches say how many each wrote."""
+    noted = history.records(app.log, f"{analysed.output.name}{BATCHES}")
+    rows = sum(record["changes"] for record in noted if record["number"] <= number)
+    # Batches are appended one after another, so the rows of the first ones are those with the lowest times.
+    return table.sort_by([("_timestamp", "ascending"), ("_offset", "ascending")]).slice(0, rows)
 
 
 def recomputed(
@@ -154,7 +168,8 @@ def _approximate(analysed: Analysed) -> dict[str, float]:
 def _compare_store(app: App, analysed: Analysed, found: Verified) -> None:
     """The copy that people read must be the changelog up to where it says it is."""
     spec = reading.spec(app, analysed.output.name)
-    reading.catch_up(app, spec)
+    with contextlib.suppress(Contended):  # the follower of a running app is at it
+        reading.catch_up(app, spec)
     stored, progress = app.store.rows(spec)
     topic = app.log.topic(spec.name)
     folded = changes.fold(topic.read(partition=0, end=progress.next_offset), spec.key, columns=spec.columns)
@@ -178,8 +193,14 @@ def compare(
     little about values, and sketches depend on the order of merging.
     """
     columns = [column for column in live.column_names if column != "_revision"]
-    ours = _by_key(live.select(columns).to_pylist(), key or tuple(columns))
-    theirs = _by_key(again.select(columns).to_pylist(), key or tuple(columns))
+    ours, theirs = live.select(columns), again.select(columns)
+    if not key:
+        # Numbers that may differ a little cannot tell rows apart; in their order they can be paired.
+        exact = [f.name for f in ours.schema if not pa.types.is_floating(f.type)]
+        order = [(f.name, "ascending") for f in ours.schema if pa.types.is_floating(f.type)]
+        ours, theirs = (table.sort_by(order) if order else table for table in (ours, theirs))
+        key = tuple(exact)
+    ours, theirs = (_by_key(table.to_pylist(), key) for table in (ours, theirs))
     found = Verified(name, "equal", rows=live.num_rows)
     apart: set[str] = set()
     for identity in [*ours, *(other for other in theirs if other not in ours)]:

@@ -57,6 +57,9 @@ def aggregate(
         correct_us=duration_ms(correct_for) * 1_000 if correct_for is not None else 0,
         windowed=window is not None,
         not_verifiable="it counts processing time" if build.clock == "processing" else None,
+        means=repr(
+            (keys, window, sorted((n, repr(a)) for n, a in aggregates.items() if isinstance(a, Aggregate)))
+        ),
         approximate={name: a.error for name, a in aggregates.items() if isinstance(a, Aggregate) and a.error},
     )
     build.operators.append(operator)
@@ -154,6 +157,10 @@ def _sliding(
 
     from penstock.flow import sliding
 
+    if len(build.topics) > 1:
+        raise BadDefinition(
+            "a sliding window is that of one topic's events.", hint="make them one stream first"
+        )
     operator.output, operator.final_by = "append", time
     rows = with_system(stream)
     late_rows(build, operator, rows, F.col(time) <= F.col("_watermark"))

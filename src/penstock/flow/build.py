@@ -67,6 +67,7 @@ class Operator:
     late_rows: DataFrame | None = None  # in mode "odd": the (row, window) pairs it leaves out
     not_verifiable: str | None = None
     approximate: Mapping[str, float] = field(default_factory=dict)
+    means: str = ""  # what it computes, where that is not in Spark's plan
 
 
 @dataclass(slots=True)
@@ -82,6 +83,8 @@ class Build:
     rows_max: int = 1_000_000
     settle_us: int = 0
     extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
+    undated: bool = False  # without state, event times do not matter: every record counts
+    source: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)  # one, shared by all who read it
     narrow: bool = True  # read only the columns that are needed
     columns: frozenset[str] | None = None  # of the source; None for all
     batches: Sequence[Offset] = ()
@@ -139,6 +142,7 @@ def call(function: Callable[[], Any], build: Build) -> DataFrame:
         build.clock = asked.clock
         build.topics.clear()
         build.operators.clear()
+        build.source.clear()
         with building(build):
             again: DataFrame = function()
             return again
@@ -146,31 +150,61 @@ def call(function: Callable[[], Any], build: Build) -> DataFrame:
 
 def stream_of(topics: Sequence[str]) -> DataFrame:
     """Topics as a DataFrame, of the kind the build under way asks for."""
-    from pyspark.sql import functions as F
-
-    from penstock.flow.hidden import hide
-
     build = current()
     for topic in topics:
         if build.before_reading is not None:
             build.before_reading(topic)
+    wanted = tuple(topics)
+    if wanted not in build.source:
+        _check_topics(build, wanted)
+        build.source[wanted] = _opened(build, wanted)
+    return build.source[wanted]
+
+
+def _check_topics(build: Build, topics: tuple[str, ...]) -> None:
+    """A query has one source, whose offset is its position; its topics must look alike."""
+    if build.source:
+        (other, *_) = build.source
+        raise BadDefinition(
+            f"it reads {', '.join(other)} and, apart from that, {', '.join(topics)}.",
+            hint="topics with the same columns can be read as one: ps.stream(one, other)",
+        )
+    first, *others = (build.log.port.settings(topic) for topic in topics)
+    for settings in others:
+        alike = (settings.stored, settings.event_time, settings.sent_time)
+        if alike != (first.stored, first.event_time, first.sent_time):
+            raise BadDefinition(
+                f'topics "{first.name}" and "{settings.name}" have other columns or another event time.',
+                hint="bring them into one form with a stream for each",
+            )
+
+
+def _opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
+    """The source as a DataFrame, its system columns out of sight."""
+    from pyspark.sql import functions as F
+
+    from penstock.flow.hidden import hide
+
     build.topics.extend(topic for topic in topics if topic not in build.topics)
     build.time = _time_column(build, topics)
     options = _options(build, topics)
+    hidden = [name for name in HIDDEN if name != build.time or build.undated]
     if build.mode != "stream":
         plain = build.session.read.format("penstock").options(**options).load()
-        return hide(_marked(plain, build.time), [name for name in HIDDEN if name != build.time])
+        return hide(_marked(plain, build.time), hidden)
     reader = build.session.readStream.format("penstock").options(**options)
     if build.columns is not None:
         reader = reader.schema(_narrowed(build, topics))
     loaded = _marked(reader.load(), build.time)
+    if build.undated:
+        return hide(loaded.filter(~F.col("_heartbeat")), hidden)
     delay_us = build.scan(topics).lateness_us(build.log) + STEP_US + build.extra_delay_us
     marked = loaded.withWatermark(build.time, f"{-(-delay_us // 1000)} milliseconds")
     # No heartbeat must be lost below the watermark, where Spark moves every filter that it can: this one
     # needs the time column, and what is not deterministic lets no filter of the user's or of ours past it.
     heartbeats_out = F.when(F.col("_heartbeat"), None).otherwise(F.col(build.time)).isNotNull()
     real = marked.filter(heartbeats_out & (F.spark_partition_id() >= 0))
-    return hide(real, [name for name in HIDDEN if name != build.time])
+    return hide(real, hidden)
 
 
 def _narrowed(build: Build, topics: Sequence[str]) -> StructType:
@@ -208,7 +242,8 @@ def _options(build: Build, topics: Sequence[str]) -> dict[str, str]:
         "rows_max": str(build.rows_max),
         "settle_us": str(build.settle_us),
         "tasks": str(build.session.sparkContext.defaultParallelism),
-        "ticks": "true" if build.ticks else "false",
+        "ticks": "true" if build.ticks and not build.undated else "false",
+        "undated": "true" if build.undated else "false",
         **build.further,
     }
     if build.mode == "stream":

@@ -187,13 +187,14 @@ class Committer:
             "number": number,
             "batch": json.dumps(planned.batch.to_json()),
             "rows": rows,
-            "changes": sum(table.num_rows for table in found.values()),
-            "late": sum(table.num_rows for table in late.values()),
             "watermark": None if closed_us == offsets.NEVER_US else _utc(closed_us),
             "planned": _utc(planned.batch.processed_us) if planned.batch.processed_us else None,
             "took_ms": round((time.monotonic() - began) * 1_000),
         }
-        records |= {f"{name}{outputs.BATCHES}": note for name in found}
+        for name, table in found.items():
+            left_out = late[name].num_rows if name in late else 0
+            own = {**note, "changes": table.num_rows, "late": left_out}
+            records[f"{name}{outputs.BATCHES}"] = own
         position = Position(
             self._identity,
             self._checkpoint,

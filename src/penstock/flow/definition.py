@@ -83,9 +83,13 @@ class Analysed:
         `arrival`: with the columns that say in which order the rows came.
         """
         build.clock, build.settle_us, build.extra_delay_us = self.clock, self.settle_us, self.correct_us
+        build.undated = not self.stateful
         with self.definition.blamed():
             df = self._built(build)
-            return outputs.flat(df.select("*", *ARRIVAL) if arrival else df)
+            if not arrival:
+                return outputs.flat(df)
+            missing = [name for name in ARRIVAL if name not in df.columns]
+            return outputs.flat(df.select("*", *missing), also=ARRIVAL)
 
     def _built(self, build: Build) -> DataFrame:
         from pyspark.errors import AnalysisException
@@ -93,8 +97,9 @@ class Analysed:
         if build.mode == "stream" and build.narrow:
             try:
                 return builds.call(self.definition.function, replace(build, columns=self.columns))
-            except AnalysisException:
-                pass  # it names a column that it does not need
+            except AnalysisException:  # it names a column that it does not need
+                for left in (build.source, build.topics, build.operators):
+                    left.clear()
         return builds.call(self.definition.function, build)
 
 
@@ -117,11 +122,8 @@ def analyse(definition: Definition, build: Build) -> Analysed:
                 "a view needs a key.", hint='say what identifies a row: @app.view(key="page")'
             )
     stateful = bool(build.operators) or _has_state(df)
-    if definition.kind == "stream" and any(o.output == "update" and o.windowed for o in build.operators):
-        raise definition.wrong("a stream carries final rows.", 'say emit="final", or make it a view')
-    if definition.kind == "stream" and any(o.output != "append" for o in build.operators):
-        raise definition.wrong("a stream carries final rows, and these may change.", "make it a view")
     operators = tuple(build.operators)
+    _check_shape(definition, key, own, operators, stateful=stateful)
     correct_us = max((operator.correct_us for operator in operators), default=0)
     lateness_us = build.scan(build.topics).lateness_us(build.log)
     return Analysed(
@@ -129,32 +131,54 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         tuple(build.topics),
         build.clock,
         operators,
-        _output(definition, key, own, operators, stateful=stateful),
+        _output(definition, key, own, operators),
         _late_columns(definition, build) if operators else None,
         settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
         # Live sessions keep what can be corrected themselves, and must know when theirs are closed.
         correct_us=max((o.correct_us for o in operators if o.output == "update"), default=0),
-        identity=_identity(df, build),
+        identity=_identity(df, build, key),
         stateful=stateful,
         time=_time(df),
         columns=needed_columns(df),
     )
 
 
-def _output(
+def _check_shape(
     definition: Definition,
     key: tuple[str, ...],
     columns: pa.Schema,
     operators: tuple[Operator, ...],
     *,
     stateful: bool,
+) -> None:
+    """Whether what comes out fits what a view or a stream is."""
+    if definition.kind == "view":
+        if (
+            any(o.windowed for o in operators)
+            and "window_start" in columns.names
+            and "window_start" not in key
+        ):
+            raise definition.wrong("there is a row for every window.", 'take "window" into the key')
+    elif any(o.output == "update" and o.windowed for o in operators):
+        raise definition.wrong("a stream carries final rows.", 'say emit="final", or make it a view')
+    elif any(o.output != "append" for o in operators):
+        raise definition.wrong("a stream carries final rows, and these may change.", "make it a view")
+    elif stateful and not operators:
+        raise definition.wrong(
+            "a stream carries final rows, and Spark's own grouping gives values that still change.",
+            'use ps.aggregate(..., emit="final"), or make it a view',
+        )
+
+
+def _output(
+    definition: Definition, key: tuple[str, ...], columns: pa.Schema, operators: tuple[Operator, ...]
 ) -> Output:
     final_by = next((o.final_by for o in reversed(operators) if o.final_by), None)
     if final_by is not None and final_by not in columns.names:
         raise definition.wrong(
             f'the result has lost "{final_by}", by which it is known to be final.', "keep that column"
         )
-    return Output(definition.name, definition.kind, key, columns, aggregated=stateful, final_by=final_by)
+    return Output(definition.name, definition.kind, key, columns, final_by=final_by)
 
 
 def _late_columns(definition: Definition, build: Build) -> pa.Schema | None:
@@ -170,27 +194,28 @@ def _late_columns(definition: Definition, build: Build) -> pa.Schema | None:
 
 def _has_state(df: DataFrame) -> bool:
     plan: Any = df._jdf.queryExecution().analyzed()
-    text = plan.treeString()
-    return bool(re.search(r"\b(Aggregate|Deduplicate\w*|TransformWithState\w*|FlatMapGroups\w*)\b", text))
+    return bool(_STATEFUL.search(plan.treeString()))
 
 
+_STATEFUL = re.compile(r"\b(Aggregate|Deduplicate\w*|TransformWithState\w*|FlatMapGroups\w*)\b")
 _OF_ONE_BUILD = re.compile(
-    r"#\d+L?|@[0-9a-f]+"  # numbers of columns and objects
+    r"(?<=[\w`)])#\d+L?|@[0-9a-f]+"  # numbers of columns and objects
     r"|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of a watermark
     r"|StreamingRelationV2 .*"  # the source, with the log's place and the number of cores
 )
 
 
-def _identity(df: DataFrame, build: Build) -> str:
+def _identity(df: DataFrame, build: Build, key: tuple[str, ...]) -> str:
     """The same for the same plan over the same columns, whatever the source text looks like."""
     plan: Any = df._jdf.queryExecution().analyzed()
     text = _OF_ONE_BUILD.sub("", plan.treeString())
     # What Spark does not show: Python is only a name in its plans.
-    inside = [(o.name, o.late, o.emit, o.span_us, o.correct_us) for o in build.operators]
-    whole = [text, build.topics, build.clock, inside, df.schema.json()]
+    inside = [(o.name, o.late, o.emit, o.span_us, o.correct_us, o.means) for o in build.operators]
+    whole = [text, build.topics, build.clock, inside, key, df.schema.json()]
     return sha256("\n".join(map(str, whole)).encode()).hexdigest()[:16]
 
 
 def _time(df: DataFrame) -> str | None:
     marked = [f.name for f in df.schema.fields if f.metadata.get(builds.TIME_MARK)]
-    return marked[0] if marked else ("window_end" if "window_end" in df.columns else None)
+    # The start: a minute that ends with the hour belongs to that hour and not to the next one.
+    return marked[0] if marked else ("window_start" if "window_start" in df.columns else None)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from penstock.errors import Contended, StorageError
 
-def is_sparks(error: Exception) -> bool:
+
+def is_sparks(error: BaseException) -> bool:
     """Whether Spark failed, as opposed to us or the user's program."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     return isinstance(error, PySparkException | Py4JError | OSError)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether another try may help: Spark failed, or the disk, or somebody held a lock."""
+    return is_sparks(error) or isinstance(error, StorageError | Contended)
 
 
 def gist(text: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import BadDefinition, SeveralRowsPerKey
 from penstock.flow.aggregate import REVISION
+from penstock.flow.build import HIDDEN
 from penstock.flow.offset import NEVER_US
 from penstock.schema import RecordSchema, did_you_mean
 
@@ -49,7 +50,6 @@ class Output:
     kind: Literal["view", "stream"]
     key: tuple[str, ...]
     columns: pa.Schema
-    aggregated: bool  # at most one row per key and batch by construction
     final_by: str | None = None  # rows come out once the watermark has passed this column
 
     @property
@@ -57,12 +57,14 @@ class Output:
         return RecordSchema.of(pa.schema([*self.columns, *(_OWN if self.kind == "view" else [])]))
 
 
-def flat(df: DataFrame) -> DataFrame:
-    """`window` as two columns, which stores and people can sort by."""
+def flat(df: DataFrame, *, also: Sequence[str] = ()) -> DataFrame:
+    """`window` as two columns, which stores and people can sort by; of the system's columns only `also`."""
     from pyspark.sql import functions as F
 
     columns = []
     for name in df.columns:
+        if name in HIDDEN and name not in also:
+            continue
         if name == "window" and dict(df.dtypes)[name].startswith("struct<start"):
             columns += [F.col(f"window.{side}").alias(f"window_{side}") for side in ("start", "end")]
         else:
@@ -96,7 +98,7 @@ def own_columns(columns: pa.Schema) -> pa.Schema:
 
 def changes(output: Output, table: pa.Table, *, number: int, closed_us: int) -> pa.Table:
     """The changelog records of one batch. At least one, so that followers hear of every batch."""
-    if not output.aggregated:
+    if "_op" not in table.column_names:
         _check_one_row_per_key(output, table)
     rows = table.num_rows
     closed = pa.array([None if closed_us == NEVER_US else closed_us], pa.int64()).cast(_TIMESTAMP)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.errors import DefinitionChanged
+from penstock.flow import history
 from penstock.flow import output as outputs
 from penstock.flow.build import Build
 from penstock.flow.commit import Committer, Planned, position_of, run_only
@@ -43,7 +44,7 @@ class Place:
 
 
 def place_of(home: str, app: str, query: str) -> Place:
-    return Place(home, Path(home) / "flow" / app / query, f"flow.{app}.{query}")
+    return Place(home, Path(home) / "flow" / app / query, f"flow/{app}/{query}")
 
 
 class Query:
@@ -56,14 +57,15 @@ class Query:
         place: Place,
         members: Sequence[Analysed],
         *,
+        name: str | None = None,
         further: Mapping[str, str] | None = None,
     ) -> None:
-        """`further`: options of the source, for a rebuild."""
-        self.members = members
+        """`name`: under which it has run before. `further`: options of the source, for a rebuild."""
+        self.members = sorted(members, key=lambda member: member.definition.name)
         self._further = dict(further or {})
-        self.name = members[0].definition.name
-        self.history = f"{self.name}{outputs.BATCHES}"
-        self.identity = "-".join(member.identity for member in members)
+        self.name = name or self.members[0].definition.name
+        self.history = f"{self.members[0].definition.name}{outputs.BATCHES}"
+        self.identity = "-".join(member.identity for member in self.members)
         self._session = session
         self._log = log
         self._place = place
@@ -83,14 +85,16 @@ class Query:
         `now_us`: a virtual clock; with it a run to the end also sees topics go idle.
         """
         for member in self.members:
-            create_output(self._log, member)
+            _check_owner(self._log, member, self._place)
+            create_output(self._log, member, evolve=True)
         producer = self._log.producer(self._place.producer)
         known = position_of(self._log, self._place.producer)
         if known and known.identity != self.identity:
             self._check_only_fewer(known.identity)
         checkpoint = self._checkpoint(known.checkpoint if known else None)
         self.committer = Committer(
-            self._log, producer, query=self.name, identity=self.identity, checkpoint=checkpoint.name,
+            self._log, producer, query=self._place.producer, identity=self.identity,
+            checkpoint=checkpoint.name,
             outputs={member.output.name: member.output for member in self.members},
             late_table=self._late_pairs,
             lateness_us=self._build().scan(self.members[0].topics).lateness_us(self._log),
@@ -113,6 +117,16 @@ class Query:
         if self.running is not None:
             self.running.stop()
 
+    def can_replay(self) -> bool:
+        """Whether the log still has all that the state was made of: retention may have taken some."""
+        past = history.batches(self._log, self.history)
+        starts = past[0].start.ends if past else {}
+        return all(
+            self._log.port.bounds(topic, partition)[0] <= start
+            for topic, ends in starts.items()
+            for partition, start in enumerate(ends)
+        )
+
     def forget_state(self) -> None:
         """Throw the checkpoint away: the next start builds the state anew from the log."""
         shutil.rmtree(self._place.folder, ignore_errors=True)
@@ -127,7 +141,9 @@ class Query:
         further |= self._further
         if now_us is not None:
             further["now_us"] = str(now_us)
-        build = self._build(ticks=ticks, rows_max=rows_max, further=further)
+        # Those that share a source read it with all its columns: it is one source only if all see the same.
+        narrow = len(self.members) == 1
+        build = self._build(ticks=ticks, rows_max=rows_max, further=further, narrow=narrow)
         if len(self.members) == 1:
             return self.members[0].build(build)
         return _united([member.build(build) for member in self.members])
@@ -172,7 +188,7 @@ class Query:
     def _tables(self, df: DataFrame) -> Mapping[str, pa.Table]:
         table = df.toArrow()
         if len(self.members) == 1:
-            return {self.name: table}
+            return {self.members[0].output.name: table}
         return {member.output.name: _part(table, number) for number, member in enumerate(self.members)}
 
     def _late_pairs(self, batch: Offset) -> Mapping[str, pa.Table]:
@@ -191,13 +207,24 @@ class Query:
         return found
 
 
-def create_output(log: Log, member: Analysed) -> None:
-    """The topics that a definition writes, where they are missing."""
-    _create(log, _output_topic(log, member))
+def create_output(log: Log, member: Analysed, *, evolve: bool) -> None:
+    """The topics that a definition writes, where they are missing; with `evolve`, brought up to date."""
+    name = member.output.name
+    # First: a topic with a history beside it is a definition's.
+    _create(log, TopicSettings(f"{name}{outputs.BATCHES}", outputs.HISTORY), evolve=evolve)
+    _create(log, _output_topic(log, member), evolve=evolve)
     if member.late_columns is not None:
         late = outputs.late_schema(member.late_columns)
-        _create(log, TopicSettings(f"{member.output.name}{outputs.LATE}", late))
-    _create(log, TopicSettings(f"{member.output.name}{outputs.BATCHES}", outputs.HISTORY))
+        _create(log, TopicSettings(f"{name}{outputs.LATE}", late), evolve=evolve)
+
+
+def _check_owner(log: Log, member: Analysed, place: Place) -> None:
+    """A topic is written by one definition of one app, and by nobody else."""
+    name = member.output.name
+    last = history.last(log, f"{name}{outputs.BATCHES}")
+    if last and not last.query.startswith(place.producer.rpartition("/")[0] + "/"):
+        owner = last.query.split("/")[1]
+        raise member.definition.wrong(f'topic "{name}" belongs to app "{owner}".', "choose another name")
 
 
 def _output_topic(log: Log, member: Analysed) -> TopicSettings:
@@ -211,15 +238,21 @@ def _output_topic(log: Log, member: Analysed) -> TopicSettings:
         key=member.output.key,
         partitions=options.pop("partitions", 1),
         event_time=options.pop("event_time", member.time),
-        lateness_ms=options.pop("lateness_ms", 0 if member.stateful else sources[0].lateness_ms),
+        lateness_ms=options.pop("lateness_ms", _lateness_ms(member, sources)),
+        ahead_ms=options.pop("ahead_ms", max(source.ahead_ms for source in sources)),
         **options,
     )
 
 
-def _create(log: Log, wanted: TopicSettings) -> None:
+def _lateness_ms(member: Analysed, sources: Sequence[TopicSettings]) -> int:
+    """Rows that come out when the watermark has passed them are in order; others are as they came."""
+    return 0 if member.output.final_by else max(source.lateness_ms for source in sources)
+
+
+def _create(log: Log, wanted: TopicSettings, *, evolve: bool) -> None:
     if wanted.name not in log.port.topics():
         log.port.create_topic(wanted)
-    elif (known := log.port.settings(wanted.name)).schema.ddl != wanted.schema.ddl:
+    elif evolve and (known := log.port.settings(wanted.name)).schema.ddl != wanted.schema.ddl:
         log.port.alter_topic(wanted.name, _evolved(known, wanted))
 
 

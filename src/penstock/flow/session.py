@@ -32,6 +32,8 @@ _SETTINGS = {
     "spark.shuffle.compress": "false",
     "spark.locality.wait": "0",
     "spark.driver.memory": "2g",
+    # A plan is known by its text, which must not be shortened.
+    "spark.sql.debug.maxToStringFields": "100000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

@@ -76,14 +76,16 @@ def _floors(past: Sequence[Offset], topic: str, partition: int, lateness_us: int
     return starts, np.array(floors, np.int64)
 
 
-def read_slice(log: Log, piece: Slice, schema: pa.Schema, *, odd: bool) -> Iterator[pa.RecordBatch]:
+def read_slice(
+    log: Log, piece: Slice, schema: pa.Schema, *, odd: bool, undated: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Its records with the system columns that `schema` asks for.
 
     `odd`: only those behind the watermark or without a usable event time (`_time_usable` tells which);
-    otherwise, only those with one.
+    otherwise only those with one, or with `undated` all of them.
     """
     for batch in _joined(log.port.read(piece.topic, piece.partition, piece.start, until=piece.end)):
-        yield _prepared(log, piece, batch, schema, odd=odd)
+        yield _prepared(log, piece, batch, schema, odd=odd, undated=undated)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -104,11 +106,11 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _prepared(
-    log: Log, piece: Slice, batch: pa.RecordBatch, schema: pa.Schema, *, odd: bool
+    log: Log, piece: Slice, batch: pa.RecordBatch, schema: pa.Schema, *, odd: bool, undated: bool
 ) -> pa.RecordBatch:
     times, usable = event_times(log.port.settings(piece.topic), batch, piece.clock)
     met = _watermarks(piece, batch)
-    keep = ~usable | (times <= met) if odd else usable
+    keep = ~usable | (times <= met) if odd else usable | undated
     whole = _with_system_columns(batch, schema, piece, times=times, usable=usable, met=met)
     return whole if keep.all() else whole.filter(pa.array(keep))
 

@@ -101,6 +101,7 @@ class _Reading:
         self.time = options["time"]
         self.tasks = int(options["tasks"])
         self.odd = options.get("odd") == "true"
+        self.undated = options.get("undated") == "true"
         self.schema = schema
 
     def ranges(self, past: Sequence[Offset]) -> list[_Range]:
@@ -112,7 +113,9 @@ class _Reading:
         if partition.clock_us is not None:
             yield slices.heartbeat(schema, self.time, partition.clock_us)
         if partition.piece is not None:
-            yield from slices.read_slice(log_at(self.home), partition.piece, schema, odd=self.odd)
+            yield from slices.read_slice(
+                log_at(self.home), partition.piece, schema, odd=self.odd, undated=self.undated
+            )
 
 
 class LogReader(_Reading, DataSourceReader):
