@@ -24,6 +24,7 @@ CODES: list[tuple[type[errors.PenstockError], int]] = [
     (errors.Fenced, 3),
     (errors.StorageError, 4),
     (errors.Damaged, 4),
+    (errors.QueryFailed, 1),
 ]
 
 
@@ -116,6 +117,12 @@ EVERY_COMMAND = [
     ("doctor",),
     ("bench", "log", "--quick"),
     ("demo", "--for", "1"),
+    ("run", "shop.py"),
+    ("view", "shop.py", "v"),
+    ("late", "shop.py", "v"),
+    ("verify", "shop.py"),
+    ("rebuild", "shop.py", "v"),
+    ("explain", "shop.py"),
 ]
 
 

@@ -60,7 +60,7 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
         more.append({"page": "/b", "ms": 1.0, "at": at(seconds)})
     graph = Graph(app, spark).analyse()
     shared = [query for query in graph.queries() if len(query.members) > 1]
-    assert [member.definition.name for query in shared for member in query.members] == ["short", "long"]
+    assert [member.definition.name for query in shared for member in query.members] == ["long", "short"]
     Runner(app, graph).once()
     found = [verify(app, graph, name) for name in app.definitions]
     assert [(each.name, each.verdict) for each in found if each.verdict != "equal"] == []
@@ -70,6 +70,30 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
     rows = [len(list(app.log.topic(name).rows())) for name in ("short", "long")]
     assert sum(rows) == 5
     assert all(rows)
+
+
+def test_streams_that_share_a_query_come_and_go(home: Path, spark: SparkSession) -> None:
+    def declared(*names: str) -> ps.App:
+        app = ps.App("shop", home=home)
+        views = app.topic("views", DDL, event_time="at")
+        for name in names:
+            app.stream(name=name)(lambda: views.stream().select("page", "at"))
+        return app
+
+    def ran(app: ps.App) -> dict[str, list[str]]:
+        graph = Graph(app, spark).analyse()
+        Runner(app, graph).once()
+        assert {verify(app, graph, name).verdict for name in app.definitions} == {"equal"}
+        return {name: [row["page"] for row in app.log.topic(name).rows()] for name in app.definitions}
+
+    first = declared("b", "a", "d")
+    # Without state, an event time that is none is nobody's business.
+    first.topics["views"].append(
+        [{"page": "1", "ms": 1.0, "at": at(0)}, {"page": "2", "ms": 1.0, "at": None}]
+    )
+    assert ran(first) == {"a": ["1", "2"], "b": ["1", "2"], "d": ["1", "2"]}
+    first.topics["views"].append({"page": "3", "ms": 1.0, "at": at(0)})
+    assert ran(declared("c", "d", "b")) == {"b": ["1", "2", "3"], "c": ["1", "2", "3"], "d": ["1", "2", "3"]}
 
 
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -84,6 +108,14 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a key that is not in the result": (
         lambda t: ps.aggregate(t.stream(), by="ms", n=ps.count()),
         'no key column "page"',
+    ),
+    "two streams": (
+        lambda t: t.stream().union(t.other.stream()),
+        "apart from that",
+    ),
+    "a key without the window": (
+        lambda t: ps.aggregate(t.stream(), by="page", window=ps.tumbling("1 s"), n=ps.count()),
+        "a row for every window",
     ),
     "no stream": (lambda t: 7, "it returns int"),
     "a raw column in a session": (
@@ -117,7 +149,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_definition_is_named_with_file_and_line(app: ps.App, spark: SparkSession, what: str) -> None:
     make, says = WRONG[what]
-    topic = app.topic("views", DDL, event_time="at")
+    topic: Any = app.topic("views", DDL, event_time="at")
+    topic.other = app.topic("others", DDL, event_time="at")
 
     @app.view(key="page")
     def wrong() -> Any:

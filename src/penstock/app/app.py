@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import CorrectedTime, duration_ms
-from penstock.errors import BadDefinition, TopicExists, UnknownView
+from penstock.errors import BadDefinition, BadName, TopicExists, UnknownView
 from penstock.flow.definition import Definition
 from penstock.log.log import Declared, Log, declared_settings, home_of, in_ms, open_log
 from penstock.log.port import LogPort, Position
@@ -57,6 +57,8 @@ class App:
     ) -> None:
         """`views`: the store of the views (default: a SQLite file). `spark`: a master URL (default: here)."""
         check_name("app", name)
+        if "." in name:  # it stands before a dot in the names of producers
+            raise BadName("app", name)
         self.name = name
         self.home = home_of(home).absolute()
         self.views = views

@@ -88,4 +88,4 @@ class Graph:
     def _written_by(self, name: str) -> str | None:
         """The query whose batches are in a definition's history, None before the first."""
         last = history.last(self.app.log, f"{name}{BATCHES}")
-        return last.query.split("/", maxsplit=2)[2] if last else None
+        return last.query.split(".", maxsplit=2)[2] if last else None

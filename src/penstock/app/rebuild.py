@@ -27,7 +27,7 @@ from penstock.flow import output as outputs
 from penstock.flow.commit import Position, position_of
 from penstock.flow.definition import Analysed
 from penstock.flow.offset import Offset
-from penstock.flow.query import Place, Query, create_output, place_of
+from penstock.flow.query import Place, Query, create_output, identity_of, place_of
 from penstock.follow import changes
 
 if TYPE_CHECKING:
@@ -62,7 +62,11 @@ class Rebuilt:
                 )
             number, version = self.before.number + 1, self.before.version + 1
             position = replace(
-                self.after, number=number, version=version, batch=replace(self.before.batch, lenient=False)
+                self.after,
+                identity=identity_of([self.analysed]),
+                number=number,
+                version=version,
+                batch=replace(self.before.batch, lenient=False),
             )
             name = self.analysed.output.name
             records: dict[Any, Any] = {

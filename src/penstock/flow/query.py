@@ -44,7 +44,12 @@ class Place:
 
 
 def place_of(home: str, app: str, query: str) -> Place:
-    return Place(home, Path(home) / "flow" / app / query, f"flow/{app}/{query}")
+    return Place(home, Path(home) / "flow" / app / query, f"flow.{app}.{query}")
+
+
+def identity_of(members: Sequence[Analysed]) -> str:
+    """Of a query: which definitions, and how each is defined."""
+    return " ".join(f"{member.definition.name}={member.identity}" for member in members)
 
 
 class Query:
@@ -65,7 +70,7 @@ class Query:
         self._further = dict(further or {})
         self.name = name or self.members[0].definition.name
         self.history = f"{self.members[0].definition.name}{outputs.BATCHES}"
-        self.identity = "-".join(member.identity for member in self.members)
+        self.identity = identity_of(self.members)
         self._session = session
         self._log = log
         self._place = place
@@ -109,7 +114,7 @@ class Query:
 
     def _check_only_fewer(self, stored: str) -> None:
         """Streams that shared a query go on when one of them is gone: without state, nothing is lost."""
-        if self.stateful or not set(self.identity.split("-")) < set(stored.split("-")):
+        if self.stateful or not set(self.identity.split()) < set(stored.split()):
             raise DefinitionChanged(self.name, self.members[0].output.kind)
         self.forget_state()
 
@@ -222,8 +227,9 @@ def _check_owner(log: Log, member: Analysed, place: Place) -> None:
     """A topic is written by one definition of one app, and by nobody else."""
     name = member.output.name
     last = history.last(log, f"{name}{outputs.BATCHES}")
-    if last and not last.query.startswith(place.producer.rpartition("/")[0] + "/"):
-        owner = last.query.split("/")[1]
+    # An app's name has no dot in it.
+    owner = last.query.split(".")[1] if last else ""
+    if last and owner != place.producer.split(".")[1]:
         raise member.definition.wrong(f'topic "{name}" belongs to app "{owner}".', "choose another name")
 
 
