@@ -99,7 +99,7 @@ def is_as_if_nothing_had_happened(app: ps.App, events: Sequence[dict[str, Any]])
             sum(key == k for key, _ in windows),
         )
         for k in {key for key, _ in windows}
-    }
+    }, f"{app.store.progress('totals')}, changelog: {topic_rows(app, 'totals')[-5:]}"
     assert not gaps(app)
 
 
