@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
-from penstock.app import rebuild
+from penstock.app import reading, rebuild
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
@@ -45,6 +45,7 @@ def test_a_view_is_rebuilt_with_late_rows_and_by_a_new_definition(home: Path, sp
     graph = Graph(app, spark).analyse()
     Runner(app, graph).once()
     assert counts(app) == {at(0): 2, at(60): 1, at(120): 1}
+    assert [row["offset"] for row in reading.late(app, "per_minute")] == [4]
 
     same = rebuild.prepare(app, graph, "per_minute")
     assert same.difference.verdict == "equal"
@@ -60,6 +61,7 @@ def test_a_view_is_rebuilt_with_late_rows_and_by_a_new_definition(home: Path, sp
     views.append({"page": "/", "at": at(131)})
     Runner(app, graph).once()
     assert counts(app) == {at(0): 3, at(60): 1, at(120): 2}
+    assert not reading.late(app, "per_minute"), "it is in the view now"
     assert verify(app, graph, "per_minute").verdict == "equal"
     assert {row["window_start"]: row["n"] for row in app.read("per_minute", as_of=before)}[at(0)] == 2
 
@@ -70,6 +72,11 @@ def test_a_view_is_rebuilt_with_late_rows_and_by_a_new_definition(home: Path, sp
     newer = rebuild.prepare(changed, again, "per_minute")
     assert newer.difference.differing == 3
     newer.swap()
+    views.append({"page": "/", "at": at(2)})
     Runner(changed, again).once()
     assert counts(changed) == {at(0): 6, at(60): 2, at(120): 4}
     assert verify(changed, again, "per_minute").verdict == "equal"
+    assert [row["offset"] for row in reading.late(changed, "per_minute")] == [6]
+    rebuild.prepare(changed, again, "per_minute").swap()
+    assert [row["offset"] for row in reading.late(changed, "per_minute")] == [6]
+    assert verify(changed, again, "per_minute").left_out == 1

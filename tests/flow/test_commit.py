@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from penstock.flow import history, plan
 from penstock.flow.commit import Committer, Diverged, Planned
-from penstock.flow.offset import Offset, Point, moved
+from penstock.flow.offset import Offset, Point, at_rest, moved
 from penstock.flow.output import BATCHES, HISTORY, Output
 from penstock.flow.plan import Scan
 
@@ -28,7 +28,7 @@ class Driven:
         for name, schema in (("closed", output.schema), (f"closed{BATCHES}", HISTORY)):
             log.create_topic(name, schema.arrow, if_missing=True)
         self.committer = Committer(
-            log, log.producer("flow.test.closed"), query="totals", identity="x", checkpoint=checkpoint,
+            log.producer("flow.test.closed"), query="totals", identity="x", checkpoint=checkpoint,
             outputs={"closed": output}, lateness_us=0, late_table=lambda _: {},
         )  # fmt: skip
         self.computed = 0
@@ -112,6 +112,16 @@ def test_a_state_built_anew_says_only_what_was_not_said(log: ps.Log, beginning: 
     anew.batch(2, anew.next(whole.end), evicted_s=40)
     anew.batch(3, anew.next(whole.end), 50, evicted_s=50)
     assert (anew.said, anew.computed) == ([10, 20, 30, 40, 50], 1)
+
+
+def test_a_query_that_had_read_nothing_goes_on_without_its_checkpoint(log: ps.Log, beginning: Point) -> None:
+    Driven(log).batch(0, at_rest(beginning))
+    log.topic("events").append({"n": 0})
+    anew = Driven(log, checkpoint="checkpoint-1")
+    first = anew.next(beginning)
+    assert first.end.ends == {"events": (1,)}
+    anew.batch(0, first, 10, evicted_s=10)
+    assert (anew.said, anew.computed) == ([10], 0)
 
 
 def test_what_a_rebuilt_state_stores_is_gone_on_with_and_can_be_built_anew_again(

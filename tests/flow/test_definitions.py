@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import penstock as ps
+from penstock.app import reading
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
@@ -70,6 +71,35 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
     rows = [len(list(app.log.topic(name).rows())) for name in ("short", "long")]
     assert sum(rows) == 5
     assert all(rows)
+
+
+def test_a_topic_that_gets_a_column_leaves_its_readers_running(home: Path, spark: SparkSession) -> None:
+    def run(ddl: str, *rows: dict[str, Any]) -> ps.App:
+        app = ps.App("shop", home=home)
+        views = app.topic("views", ddl, event_time="at", lateness="5 seconds")
+
+        @app.stream()
+        def slow() -> DataFrame:
+            return views.stream().filter("ms > 1")
+
+        @app.view(key=["page", "window"])
+        def per_minute() -> DataFrame:
+            return ps.aggregate(views.stream(), by="page", window=ps.tumbling("1 minute"), n=ps.count())
+
+        for row in rows:
+            views.append(row)
+        graph = Graph(app, spark).analyse()
+        Runner(app, graph).once()
+        assert [verify(app, graph, name).verdict for name in app.definitions] == ["equal", "equal"]
+        return app
+
+    first = {"page": "/a", "ms": 2.0, "at": at(0)}
+    run(DDL, first, {**first, "at": at(90)}, {**first, "at": at(1)}).close()
+    more = {"page": "/a", "ms": 3.0, "country": "BG"}
+    app = run(f"{DDL}, country STRING", {**more, "at": at(100)}, {**more, "at": at(2)})
+    assert [row["country"] for row in app.log.topic("slow").rows()] == [None, None, None, "BG", "BG"]
+    assert [(row["window_start"], row["n"]) for row in app.read("per_minute")] == [(at(0), 1), (at(60), 2)]
+    assert [row["row"]["country"] for row in reading.late(app, "per_minute")] == [None, "BG"]
 
 
 def test_streams_that_share_a_query_come_and_go(home: Path, spark: SparkSession) -> None:

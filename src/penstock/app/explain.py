@@ -6,7 +6,6 @@ that needs Spark, nor that the app runs. `plan_of` adds what only an analysed de
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,16 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.app import failures, reading
-from penstock.app.status import late_pairs
+from penstock.app.reading import late_count
 from penstock.app.watermark import Backlog, Held, backlog, held_back, utc
 from penstock.errors import PenstockError
 from penstock.flow import history
-from penstock.flow.commit import position_of
-from penstock.flow.offset import Offset, floored
+from penstock.flow.history import Last
+from penstock.flow.offset import floored
 from penstock.flow.output import BATCHES
 from penstock.flow.plan import Scan, newest
-from penstock.flow.query import place_of
-from penstock.flow.times import micros
 from penstock.follow import changes
 
 if TYPE_CHECKING:
@@ -83,16 +80,6 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """What the newest recorded batch says."""
-
-    number: int
-    batch: Offset
-    watermark_us: int | None
-    at_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Output:
     """What has come out so far. `next_end_us`: the end of the open window that closes first."""
 
@@ -104,7 +91,7 @@ class _Output:
 def explain(app: App, name: str, *, now_us: int) -> Explained:
     """Without Spark: what is known of a definition from the log, the store and its last failure."""
     definition = app.definition(name)
-    stored = _newest_batch(app, name)
+    stored = history.last(app.log, f"{name}{BATCHES}")
     found = [*_failed(app, name)]
     if stored is None:
         found += _not_run(app)
@@ -124,20 +111,6 @@ def explain(app: App, name: str, *, now_us: int) -> Explained:
     return Explained(
         name, definition.kind, output.rows, stored.number, stored.at_us, stored.watermark_us, tuple(found)
     )
-
-
-def _newest_batch(app: App, name: str) -> _Stored | None:
-    topic = f"{name}{BATCHES}"
-    if topic not in app.log.topics():
-        return None
-    start, end = app.log.port.bounds(topic, 0)
-    if start == end:
-        return None
-    batch = list(app.log.port.read(topic, 0, end - 1, until=end))[-1]
-    record = batch.to_pylist()[-1]
-    watermark = batch.column("watermark").cast(pa.int64()).to_pylist()[-1]
-    appended = int(micros(batch.column("_timestamp"))[-1])
-    return _Stored(record["number"], Offset.from_json(json.loads(record["batch"])), watermark, appended)
 
 
 def _failed(app: App, name: str) -> Iterator[Reason]:
@@ -166,7 +139,7 @@ def _is_empty(app: App, topic: str) -> bool:
     return not any(newest(app.log, Scan((topic,)))[topic])
 
 
-def _input(app: App, stored: _Stored) -> Iterator[Reason]:
+def _input(app: App, stored: Last) -> Iterator[Reason]:
     ends = stored.batch.end.ends
     if all(_is_empty(app, topic) for topic in ends):
         topics = ", ".join(ends)
@@ -185,7 +158,7 @@ def _input(app: App, stored: _Stored) -> Iterator[Reason]:
                 )
 
 
-def _unread(stored: _Stored, unread: Backlog) -> Iterator[Reason]:
+def _unread(stored: Last, unread: Backlog) -> Iterator[Reason]:
     if unread.records:
         yield Reason(
             "unread",
@@ -196,7 +169,7 @@ def _unread(stored: _Stored, unread: Backlog) -> Iterator[Reason]:
         )
 
 
-def _output(app: App, definition: Definition, stored: _Stored) -> _Output:
+def _output(app: App, definition: Definition, stored: Last) -> _Output:
     topic = app.log.topic(definition.name)
     if definition.kind == "stream":
         return _Output(sum(end - start for start, end in topic.bounds().values()))
@@ -209,7 +182,7 @@ def _output(app: App, definition: Definition, stored: _Stored) -> _Output:
     return _Output(rows.num_rows, len(still_open), pc.min(still_open).as_py() if len(still_open) else None)
 
 
-def _waiting(app: App, scan: Scan, stored: _Stored, output: _Output, held: Held) -> Iterator[Reason]:
+def _waiting(app: App, scan: Scan, stored: Last, output: _Output, held: Held) -> Iterator[Reason]:
     """Which window closes next, and how much time is missing there."""
     if output.next_end_us is None or stored.watermark_us is None or stored.batch.end.clock_us is None:
         return
@@ -232,7 +205,7 @@ def _waiting(app: App, scan: Scan, stored: _Stored, output: _Output, held: Held)
 
 
 def _left_out(app: App, name: str, output: _Output, held: Held) -> Iterator[Reason]:
-    late = late_pairs(app.log, [name])
+    late = late_count(app, [name])
     if late and output.rows:
         yield Reason(
             "some late", f"{late:,} pairs of row and window came too late", f"penstock late APP {name}",
@@ -283,7 +256,7 @@ def _follower(app: App, definition: Definition) -> Iterator[Reason]:
 def plan_of(graph: Graph, name: str) -> Plan:
     """What the analysed definition says about itself."""
     found = graph.analysed[name]
-    query = next(q for q in graph.queries() if any(m.definition.name == name for m in q.members))
+    query = graph.query_of(name)
     scan = Scan(found.topics, found.clock)
     operators: tuple[Mapping[str, Any], ...] = tuple(
         {
@@ -301,9 +274,8 @@ def plan_of(graph: Graph, name: str) -> Plan:
 
 def changed(graph: Graph, name: str) -> Iterator[Reason]:
     """Whether what is stored was made by another plan."""
-    app = graph.app
-    query = next(q for q in graph.queries() if any(m.definition.name == name for m in q.members))
-    position = position_of(app.log, place_of(str(app.home), app.name, query.name).producer)
+    query = graph.query_of(name)
+    position = query.stored
     if position is not None and position.identity != query.identity:
         yield Reason(
             "definition changed",

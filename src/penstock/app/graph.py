@@ -73,6 +73,10 @@ class Graph:
             shared.setdefault(key, []).append(found)
         return [self._query(members) for members in shared.values()]
 
+    def query_of(self, name: str) -> Query:
+        """The query that a definition runs in."""
+        return next(q for q in self.queries() if any(m.definition.name == name for m in q.members))
+
     def _query(self, members: list[Analysed]) -> Query:
         names = sorted(member.definition.name for member in members)
         name = self._written_by(names[0]) or names[0]

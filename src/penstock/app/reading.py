@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import BadOption, UnknownView, ViewBehind
 from penstock.flow import history
+from penstock.flow.commit import position_of, producer_of
 from penstock.flow.output import BATCHES, LATE
 from penstock.follow import changes
 from penstock.follow.follower import Follower
@@ -97,8 +98,23 @@ def late(app: App, view: str) -> Rows:
     name = f"{view}{LATE}"
     if name not in app.log.topics():
         return Rows(pa.table({}))
-    settings = app.log.port.settings(name)
-    return Rows(pa.Table.from_batches(app.log.topic(name).read(), schema=settings.read_schema))
+    start, end = _late_bounds(app, view)
+    batches = app.log.port.read(name, 0, start, until=end)
+    return Rows(pa.Table.from_batches(batches, schema=app.log.port.settings(name).read_schema))
+
+
+def late_count(app: App, names: Sequence[str]) -> int:
+    """How many pairs these definitions have left out."""
+    topics = set(app.log.topics())
+    bounds = [_late_bounds(app, name) for name in names if f"{name}{LATE}" in topics]
+    return sum(end - start for start, end in bounds)
+
+
+def _late_bounds(app: App, view: str) -> tuple[int, int]:
+    """Without what an earlier version left out, before the view was rebuilt."""
+    start, end = app.log.port.bounds(f"{view}{LATE}", 0)
+    position = position_of(app.log, producer_of(app.name, view))
+    return max(start, position.late_from if position else 0), end
 
 
 def _wait_for(app: App, table: TableSpec, after: Position, timeout_s: float) -> None:

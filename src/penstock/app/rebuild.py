@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.app import reading
 from penstock.app.graph import Graph
 from penstock.app.verify import Verified, compare
 from penstock.errors import BadOption, QueryFailed, UnknownView
@@ -61,18 +62,23 @@ class Rebuilt:
                     hint="stop `penstock run`, and rebuild again",
                 )
             number, version = self.before.number + 1, self.before.version + 1
+            name = self.analysed.output.name
+            records: dict[Any, Any] = {
+                name: self._changes(number),
+                f"{name}{outputs.BATCHES}": self._history(version),
+            }
+            late_from = 0
+            if self.analysed.late_columns is not None:
+                late_from = self.app.log.port.bounds(f"{name}{outputs.LATE}", 0)[1]
+                records |= self._late()
             position = replace(
                 self.after,
                 identity=identity_of([self.analysed]),
                 number=number,
                 version=version,
                 batch=replace(self.before.batch, lenient=False),
+                late_from=late_from,
             )
-            name = self.analysed.output.name
-            records: dict[Any, Any] = {
-                name: self._changes(number),
-                f"{name}{outputs.BATCHES}": self._history(version),
-            }
             self._move_checkpoint(position.checkpoint)
             producer.append(records, position=position.encode())
         self.discard()
@@ -107,6 +113,14 @@ class Rebuilt:
         return outputs.changes(
             output, marked, number=number, closed_us=outputs.closed_us(self.app.log, output.name)
         )
+
+    def _late(self) -> dict[Any, Any]:
+        """What the new version has left out."""
+        name = self.analysed.output.name
+        found = reading.late(self.app, f"{name}{SUFFIX}").table
+        if not found.num_rows or self.analysed.late_columns is None:
+            return {}
+        return {f"{name}{outputs.LATE}": found.select(self.analysed.late_columns.names)}
 
     def _history(self, version: int) -> list[dict[str, Any]]:
         topic = f"{self.analysed.output.name}{outputs.BATCHES}"

@@ -12,17 +12,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.app.reading import late_count
 from penstock.app.watermark import Backlog, Held, backlog, held_back
-from penstock.flow.commit import position_of
 from penstock.flow.failure import is_sparks
 from penstock.flow.offset import NEVER_US, Ends
-from penstock.flow.output import LATE
 from penstock.flow.plan import Scan, beginning
-from penstock.flow.query import Query, place_of
+from penstock.flow.query import Query
 
 if TYPE_CHECKING:
     from penstock.app.runner import Runner, Supervised
-    from penstock.log.log import Log
 
 State = Literal["starting", "running", "waits to start again", "given up", "ended"]
 _RATE_S = 5.0  # rates are over this long
@@ -95,11 +93,9 @@ class Watch:
         self._seen = {query.name: _Seen(_read(self._stored(query))) for query in runner.graph.queries()}
 
     def _stored(self, query: Query) -> Ends:
-        app = self._runner.app
-        position = position_of(app.log, place_of(str(app.home), app.name, query.name).producer)
-        if position is not None:
-            return position.batch.end.ends
-        return beginning(app.log, Scan(query.members[0].topics)).ends
+        if query.stored is not None:
+            return query.stored.batch.end.ends
+        return beginning(self._runner.app.log, Scan(query.members[0].topics)).ends
 
     def look(self) -> Status:
         now_us = time.time_ns() // 1_000
@@ -132,20 +128,13 @@ class Watch:
             None if watermark == NEVER_US else watermark,
             held_back(log, scan, point, unread=unread, now_us=now_us),
             seen.state_rows,
-            late_pairs(log, [m.definition.name for m in query.members]),
+            late_count(self._runner.app, [m.definition.name for m in query.members]),
             unread.records,
             _lag_s(unread, now_us),
             supervised.restarts,
             supervised.rebuilt,
             supervised.last_error,
         )
-
-
-def late_pairs(log: Log, names: list[str]) -> int:
-    """How many pairs these definitions have left out."""
-    topics = set(log.topics())
-    bounds = [log.port.bounds(f"{name}{LATE}", 0) for name in names if f"{name}{LATE}" in topics]
-    return sum(end - start for start, end in bounds)
 
 
 def _read(ends: Ends) -> int:

@@ -24,11 +24,10 @@ from penstock.errors import Contended
 from penstock.flow import history
 from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Build
-from penstock.flow.commit import Position, position_of
+from penstock.flow.commit import Position
 from penstock.flow.definition import Analysed
 from penstock.flow.offset import Offset
 from penstock.flow.output import BATCHES
-from penstock.flow.query import place_of
 from penstock.follow import changes
 
 if TYPE_CHECKING:
@@ -66,13 +65,13 @@ class Verified:
 def verify(app: App, graph: Graph, name: str) -> Verified:
     """Recompute a definition from the log and compare."""
     analysed = graph.analysed[name]
-    position = _position(graph, name)
+    position = graph.query_of(name).stored
     if position is None:
         return Verified(name, "not verifiable", "it has not stored anything yet: run it first")
     if unfit := _unfit(analysed):
         return Verified(name, "not verifiable", unfit, batch=position.number)
     past = history.batches(app.log, f"{name}{BATCHES}", number_max=position.number)
-    if gone := _gone(app, past):
+    if gone := history.gone(app.log, past):
         return Verified(name, "not verifiable", gone, batch=position.number)
     live = live_rows(app, analysed, position.number)
     if live is None:
@@ -85,26 +84,12 @@ def verify(app: App, graph: Graph, name: str) -> Verified:
     return found
 
 
-def _position(graph: Graph, name: str) -> Position | None:
-    query = next(q for q in graph.queries() if any(m.definition.name == name for m in q.members))
-    return position_of(graph.app.log, place_of(str(graph.app.home), graph.app.name, query.name).producer)
-
-
 def _unfit(analysed: Analysed) -> str:
     reasons = [operator.not_verifiable for operator in analysed.operators if operator.not_verifiable]
     if reasons:
         return reasons[0]
     if analysed.stateful and not analysed.operators:
         return "it uses Spark's own grouping, which drops late rows without telling which; use ps.aggregate"
-    return ""
-
-
-def _gone(app: App, past: Sequence[Offset]) -> str:
-    for topic, starts in past[0].start.ends.items() if past else ():
-        for partition, start in enumerate(starts):
-            kept = app.log.port.bounds(topic, partition)[0]
-            if kept > start:
-                return f'retention has removed topic "{topic}" before offset {kept} of partition {partition}'
     return ""
 
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from penstock.flow.offset import Ends, Point
-from penstock.flow.plan import Scan, newest
-from penstock.flow.times import event_times, micros
+from penstock.flow.plan import Scan, appended_us, newest
+from penstock.flow.times import event_times
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -58,7 +58,7 @@ def backlog(log: Log, ends: Ends) -> Backlog:
             start = max(read, log.port.bounds(topic, partition)[0])
             if start < end:
                 records += end - start
-                oldest.append(_appended_us(log, topic, partition, start))
+                oldest.append(appended_us(log, topic, partition, start))
                 topics.append(topic)
     known = [time for time in oldest if time is not None]
     return Backlog(records, min(known, default=None), tuple(dict.fromkeys(topics)))
@@ -91,10 +91,3 @@ def _newest_place(log: Log, scan: Scan, point: Point) -> tuple[str | None, int |
                 times, usable = event_times(settings, batch, scan.clock)
                 found += [(topic, partition) for t in times[usable] if t == point.seen_us]
     return found[0] if found else (None, None)
-
-
-def _appended_us(log: Log, topic: str, partition: int, offset: int) -> int | None:
-    for batch in log.port.read(topic, partition, offset, until=offset + 1):
-        if batch.num_rows:
-            return int(micros(batch.column("_timestamp").slice(0, 1))[0])
-    return None

@@ -197,7 +197,7 @@ def _opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
         reader = reader.schema(_narrowed(build, topics))
     loaded = _marked(reader.load(), build.time)
     if build.undated:
-        return hide(loaded.filter(~F.col("_heartbeat")), hidden)
+        return hide(loaded, hidden)
     delay_us = build.scan(topics).lateness_us(build.log) + STEP_US + build.extra_delay_us
     marked = loaded.withWatermark(build.time, f"{-(-delay_us // 1000)} milliseconds")
     # No heartbeat must be lost below the watermark, where Spark moves every filter that it can: this one
@@ -213,7 +213,7 @@ def _narrowed(build: Build, topics: Sequence[str]) -> StructType:
     from penstock.flow.source import source_schema
 
     assert build.columns is not None
-    wanted = {*build.columns, build.time, "_heartbeat"}
+    wanted = {*build.columns, build.time, *(() if build.undated else ("_heartbeat",))}
     whole = source_schema(build.log, build.scan(topics))
     return from_arrow_schema(pa.schema([field for field in whole if field.name in wanted]))
 

@@ -21,6 +21,7 @@ from penstock.flow import output as outputs
 from penstock.flow.offset import Offset
 from penstock.flow.output import Output
 from penstock.log.log import AtomicProducer, Log
+from penstock.log.port import from_us
 from penstock.log.topic import Topic
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Position:
     batch: Offset
     evicted_ms: int  # Spark has closed windows up to here
     version: int = 0  # grows with every rebuild
+    late_from: int = 0  # where the late pairs of this version begin in their topic
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -53,6 +55,7 @@ class Position:
                 "batch": self.batch.to_json(),
                 "evicted_ms": self.evicted_ms,
                 "version": self.version,
+                "late_from": self.late_from,
             }
         ).encode()
 
@@ -60,6 +63,11 @@ class Position:
     def decode(cls, stored: bytes) -> Position:
         plain = json.loads(stored)
         return cls(**{**plain, "batch": Offset.from_json(plain["batch"])})
+
+
+def producer_of(app: str, query: str) -> str:
+    """The name under which a query writes."""
+    return f"flow.{app}.{query}"
 
 
 def position_of(log: Log, producer: str) -> Position | None:
@@ -85,7 +93,6 @@ class Committer:
 
     def __init__(
         self,
-        log: Log,
         producer: AtomicProducer,
         *,
         query: str,
@@ -95,7 +102,6 @@ class Committer:
         lateness_us: int,
         late_table: LateTable,
     ) -> None:
-        self._log = log
         self._producer = producer
         self._query = query
         self._identity = identity
@@ -150,6 +156,9 @@ class Committer:
 
     def _is_replayed(self, known: Position, spark_batch: int, batch: Offset) -> bool:
         """While state is built anew: everything up to the stored position came out before."""
+        if batch.start == known.batch.end != batch.end:
+            self.replaying = False  # nothing had been read
+            return False
         if batch.end == known.batch.end:
             # What this checkpoint does next follows on what another one has stored.
             self.position = replace(known, checkpoint=self._checkpoint, spark_batch=spark_batch, batch=batch)
@@ -178,7 +187,7 @@ class Committer:
             elif table.num_rows:
                 records[name] = table
         records |= {f"{name}{outputs.LATE}": table for name, table in late.items() if table.num_rows}
-        version = self.position.version if self.position else 0
+        version, late_from = (self.position.version, self.position.late_from) if self.position else (0, 0)
         # A state built anew closes its windows again, from the first: what was closed stays so.
         evicted_ms = max(planned.evicted_ms, self.position.evicted_ms if self.position else 0)
         note = {
@@ -187,8 +196,8 @@ class Committer:
             "number": number,
             "batch": json.dumps(planned.batch.to_json()),
             "rows": rows,
-            "watermark": None if closed_us == offsets.NEVER_US else _utc(closed_us),
-            "planned": _utc(planned.batch.processed_us) if planned.batch.processed_us else None,
+            "watermark": None if closed_us == offsets.NEVER_US else from_us(closed_us),
+            "planned": from_us(planned.batch.processed_us) if planned.batch.processed_us else None,
             "took_ms": round((time.monotonic() - began) * 1_000),
         }
         for name, table in found.items():
@@ -203,15 +212,10 @@ class Committer:
             planned.batch,
             evicted_ms,
             version,
+            late_from,
         )
         self._producer.append(records, position=position.encode())
         self.position = position
-
-
-def _utc(time_us: int) -> Any:
-    from penstock.log.port import from_us
-
-    return from_us(time_us)
 
 
 def run_only(df: DataFrame) -> None:

@@ -136,11 +136,31 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
         # Live sessions keep what can be corrected themselves, and must know when theirs are closed.
         correct_us=max((o.correct_us for o in operators if o.output == "update"), default=0),
-        identity=_identity(df, build, key),
+        identity=_identity(_comparable(definition, build, df, stateful=stateful), build, key),
         stateful=stateful,
         time=_time(df),
         columns=needed_columns(df),
     )
+
+
+def _comparable(definition: Definition, build: Build, df: DataFrame, *, stateful: bool) -> DataFrame:
+    """The plan over what it needs of its topics: a column that they got since makes no other plan of it.
+
+    Without state, what comes out may have got that column too, which is left aside.
+    """
+    from pyspark.errors import AnalysisException
+
+    kept = df.columns
+    if not stateful and definition.name in build.log.topics():
+        known = build.log.port.settings(definition.name).schema.names
+        kept = [name for name in df.columns if name in known]
+    own = [f"`{name}`" for name in kept]
+    columns = needed_columns(df.select(*own))
+    again = Build(build.session, build.log, build.home, clock=build.clock, columns=columns)
+    try:
+        return outputs.flat(builds.call(definition.function, again)).select(*own)
+    except AnalysisException:  # it names a column that it does not need
+        return df.select(*own)
 
 
 def _check_shape(

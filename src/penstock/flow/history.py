@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.errors import UnknownTopic
 from penstock.flow.offset import Offset, Point
 from penstock.log.log import Log
+from penstock.log.port import to_us
 
 
 def records(log: Log, topic: str) -> list[dict[str, Any]]:
@@ -39,6 +40,8 @@ class Last:
     query: str
     number: int
     batch: Offset
+    watermark_us: int | None
+    at_us: int  # when it was stored
 
 
 def last(log: Log, topic: str) -> Last | None:
@@ -50,7 +53,23 @@ def last(log: Log, topic: str) -> Last | None:
         return None
     batch = list(log.port.read(topic, 0, end - 1, until=end))[-1]
     record = batch.slice(batch.num_rows - 1).to_pylist()[0]
-    return Last(record["query"], record["number"], Offset.from_json(json.loads(record["batch"])))
+    return Last(
+        record["query"],
+        record["number"],
+        Offset.from_json(json.loads(record["batch"])),
+        to_us(record["watermark"]) if record["watermark"] else None,
+        to_us(record["_timestamp"]),
+    )
+
+
+def gone(log: Log, past: Sequence[Offset]) -> str:
+    """What the log no longer has of the input of these batches, in words; empty if it has all."""
+    for topic, starts in past[0].start.ends.items() if past else ():
+        for partition, start in enumerate(starts):
+            kept = log.port.bounds(topic, partition)[0]
+            if kept > start:
+                return f'retention has removed topic "{topic}" before offset {kept} of partition {partition}'
+    return ""
 
 
 def batches(log: Log, topic: str, *, number_max: int | None = None) -> list[Offset]:
@@ -60,17 +79,18 @@ def batches(log: Log, topic: str, *, number_max: int | None = None) -> list[Offs
         if number_max is not None and record["number"] > number_max:
             break
         batch = Offset.from_json(json.loads(record["batch"]))
-        if not found or batch.end != found[-1].end:
+        known = found[-1].end if found else batch.start
+        if batch.end != known:
             found.append(batch)
     return found
 
 
-def between(past: Sequence[Offset], start: Point, end: Point) -> list[Offset]:
-    """The recorded batches from one point to another, or none if these are not recorded points."""
-    first = next((i for i, batch in enumerate(past) if batch.start == start), None)
-    last = next((i for i, batch in reversed(list(enumerate(past))) if batch.end == end), None)
-    if first is None or last is None or last < first:
-        return []
+def as_recorded(past: Sequence[Offset], batch: Offset) -> list[Offset]:
+    """The recorded batches that are replayed as one `batch`, or itself if it is no such batch."""
+    first = next((i for i, each in enumerate(past) if each.start == batch.start), None)
+    last = next((i for i, each in reversed(list(enumerate(past))) if each.end == batch.end), None)
+    if batch.lenient or first is None or last is None or last < first:
+        return [batch]
     return list(past[first : last + 1])
 
 
@@ -94,4 +114,5 @@ def chunk(
         last += 1
         rows += past[last].rows
     lenient = lenient or past[first].lenient
-    return Offset(start, past[last].end, past[last].processed_us, rows=rows, lenient=lenient)
+    odd = any(batch.odd for batch in past[first : last + 1])
+    return Offset(start, past[last].end, past[last].processed_us, odd, rows, lenient)

@@ -7,7 +7,6 @@ offset alone, and a replay comes out the same whatever the wall clock says.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -70,14 +69,6 @@ def at_rest(point: Point) -> Offset:
 
 def floored(time_us: int) -> int:
     return time_us // STEP_US * STEP_US
-
-
-def encode(offset: Offset) -> bytes:
-    return json.dumps(offset.to_json(), sort_keys=True).encode()
-
-
-def decode(text: bytes | str) -> Offset:
-    return Offset.from_json(json.loads(text))
 
 
 def _plain(point: Point) -> dict[str, Any]:

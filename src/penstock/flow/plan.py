@@ -175,12 +175,13 @@ def _admitted(log: Log, scan: Scan, start: Point, ends: Ends, now_us: int) -> En
     """`ends`, or where all partitions end at one append time that admits about `rows_max` records."""
     if _distance(start.ends, ends) <= scan.rows_max:
         return ends
-    low = min(
-        _appended_us(log, topic, partition, begin)
+    firsts = [
+        appended_us(log, topic, partition, begin)
         for topic in scan.topics
         for partition, (begin, end) in enumerate(zip(start.ends[topic], ends[topic], strict=True))
         if begin < end
-    )
+    ]
+    low = min((first for first in firsts if first is not None), default=now_us)
     high = max(now_us, low + 1)
     while _distance(start.ends, _cut(log, start.ends, ends, high)) <= scan.rows_max:
         high += max(high - low, 1)
@@ -202,9 +203,11 @@ def _cut(log: Log, starts: Ends, ends: Ends, cut_us: int) -> Ends:
     }
 
 
-def _appended_us(log: Log, topic: str, partition: int, offset: int) -> int:
-    batch = next(iter(log.port.read(topic, partition, offset)))
-    return int(micros(batch.column("_timestamp").slice(0, 1))[0])
+def appended_us(log: Log, topic: str, partition: int, offset: int) -> int | None:
+    """When the first record at `offset` or after it was appended, if there is one."""
+    kept = max(offset, log.port.bounds(topic, partition)[0])
+    batch = next(iter(log.port.read(topic, partition, kept)), None)
+    return None if batch is None else int(micros(batch.column("_timestamp").slice(0, 1))[0])
 
 
 def _declarations(log: Log, scan: Scan, known: int, until: int | None) -> tuple[Ints, Ints]:

@@ -11,17 +11,19 @@ import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import DefinitionChanged
 from penstock.flow import history
 from penstock.flow import output as outputs
 from penstock.flow.build import Build
-from penstock.flow.commit import Committer, Planned, position_of, run_only
+from penstock.flow.commit import Committer, Planned, Position, position_of, producer_of, run_only
 from penstock.flow.definition import Analysed
 from penstock.flow.offset import Offset
 from penstock.log.log import Log
@@ -44,7 +46,7 @@ class Place:
 
 
 def place_of(home: str, app: str, query: str) -> Place:
-    return Place(home, Path(home) / "flow" / app / query, f"flow.{app}.{query}")
+    return Place(home, Path(home) / "flow" / app / query, producer_of(app, query))
 
 
 def identity_of(members: Sequence[Analysed]) -> str:
@@ -79,6 +81,11 @@ class Query:
         self._hold_again_at = 0.0
 
     @property
+    def stored(self) -> Position | None:
+        """What it has stored last, whether it runs or not."""
+        return position_of(self._log, self._place.producer)
+
+    @property
     def stateful(self) -> bool:
         return any(member.stateful for member in self.members)
 
@@ -93,12 +100,12 @@ class Query:
             _check_owner(self._log, member, self._place)
             create_output(self._log, member, evolve=True)
         producer = self._log.producer(self._place.producer)
-        known = position_of(self._log, self._place.producer)
+        known = self.stored
         if known and known.identity != self.identity:
             self._check_only_fewer(known.identity)
         checkpoint = self._checkpoint(known.checkpoint if known else None)
         self.committer = Committer(
-            self._log, producer, query=self._place.producer, identity=self.identity,
+            producer, query=self._place.producer, identity=self.identity,
             checkpoint=checkpoint.name,
             outputs={member.output.name: member.output for member in self.members},
             late_table=self._late_pairs,
@@ -110,6 +117,10 @@ class Query:
         writer = (
             writer.trigger(availableNow=True) if once else writer.trigger(processingTime=every or "0 seconds")
         )
+        # After a batch Spark runs one without data, to close what the watermark has passed: where values come
+        # out live that changes no row, and doubles the time until the next one.
+        empty_batches = str(self.members[0].mode != "update").lower()
+        self._session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", empty_batches)
         self.running = writer.start()
 
     def _check_only_fewer(self, stored: str) -> None:
@@ -124,13 +135,7 @@ class Query:
 
     def can_replay(self) -> bool:
         """Whether the log still has all that the state was made of: retention may have taken some."""
-        past = history.batches(self._log, self.history)
-        starts = past[0].start.ends if past else {}
-        return all(
-            self._log.port.bounds(topic, partition)[0] <= start
-            for topic, ends in starts.items()
-            for partition, start in enumerate(ends)
-        )
+        return not history.gone(self._log, history.batches(self._log, self.history))
 
     def forget_state(self) -> None:
         """Throw the checkpoint away: the next start builds the state anew from the log."""
@@ -198,11 +203,13 @@ class Query:
 
     def _late_pairs(self, batch: Offset) -> Mapping[str, pa.Table]:
         """A second look at a batch that has rows behind the watermark or without a usable time."""
+        topic = self._further.get("history")
+        past = history.batches(self._log, topic) if topic else []
         found: dict[str, pa.Table] = {}
         for member in self.members:
             if member.late_columns is None:
                 continue
-            build = self._build(mode="odd", batches=[batch])
+            build = self._build(mode="odd", batches=history.as_recorded(past, batch))
             member.build(build)
             (operator, *_) = build.operators
             assert operator.late_rows is not None
@@ -263,8 +270,6 @@ def _create(log: Log, wanted: TopicSettings, *, evolve: bool) -> None:
 
 
 def _evolved(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:
-    from dataclasses import replace
-
     return replace(known, schema=known.schema.evolve_to(wanted.schema))
 
 
@@ -276,8 +281,6 @@ def _planned(checkpoint: Path, spark_batch: int) -> Planned:
 
 def _united(parts: Sequence[DataFrame]) -> DataFrame:
     """Several results as one: each in a column of its own, with its number beside it."""
-    from functools import reduce
-
     from pyspark.sql import functions as F
 
     types = [f"struct<{','.join(f'`{n}`:{t}' for n, t in part.dtypes)}>" for part in parts]
@@ -294,8 +297,6 @@ def _united(parts: Sequence[DataFrame]) -> DataFrame:
 
 
 def _part(table: pa.Table, number: int) -> pa.Table:
-    import pyarrow.compute as pc
-
     own = table.filter(pc.equal(table.column("_member"), number)).column(f"part_{number}").combine_chunks()
     if isinstance(own, pa.ChunkedArray):
         own = own.chunk(0) if own.num_chunks else pa.array([], own.type)

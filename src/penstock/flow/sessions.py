@@ -56,26 +56,6 @@ def sessions(
     return in_buckets(df, by=by, rows=found.rows, step=found.step, output=found.output, buckets=buckets)
 
 
-def sessions_batch(
-    df: DataFrame, *, by: Sequence[str], time: str, gap_us: int, aggregates: Mapping[str, Aggregate]
-) -> DataFrame:
-    """All sessions of a batch DataFrame by Spark's own `session_window`: `by`, the window, the aggregates."""
-    from pyspark.sql import functions as F
-
-    from penstock.flow.aggregate_columns import named
-
-    Sessions.of(df, by=by, time=time, gap_us=gap_us, aggregates=aggregates)
-    window = F.session_window(named(time), f"{gap_us} microseconds")
-    # Named before it is grouped by, so that `rate` can ask for the length of the window.
-    start, end = F.col("session_window.start"), F.col("session_window.end")
-    length_us = F.unix_micros(end) - F.unix_micros(start)
-    columns = [each.to_column(time, length_us=length_us).alias(name) for name, each in aggregates.items()]
-    grouped = df.groupBy(*map(named, by), window).agg(*columns)
-    return grouped.select(
-        *map(named, by), start.alias("window_start"), end.alias("window_end"), *map(named, aggregates)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Spans:
     """Sessions as row ranges [lo, hi) of the sorted events, and what becomes of them."""

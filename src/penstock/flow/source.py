@@ -187,11 +187,10 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         batch = Offset.from_json(end)
-        clock = batch.end.clock_us
-        beat = [_Range(None, clock)] if clock is not None and clock != batch.start.clock_us else []
-        recorded = [] if batch.lenient else history.between(self.past, batch.start, batch.end)
-        past = recorded or [batch]
-        return [*self.ranges(past), *beat] or [_Range(None)]
+        found = self.ranges(history.as_recorded(self.past, batch)) or [_Range(None)]
+        if not self.undated and batch.end.clock_us != batch.start.clock_us:
+            found[0].clock_us = batch.end.clock_us
+        return found
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to free: the log keeps what it was told to keep."""

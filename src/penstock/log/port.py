@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.log.settings import TopicSettings
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Parts = Mapping[int, Sequence[pa.RecordBatch]]
 """Record batches by partition, in the topic's stored form."""
@@ -233,4 +235,8 @@ class StaleAppend(Exception):
 
 
 def from_us(time_us: int) -> datetime:
-    return datetime.fromtimestamp(time_us / 1_000_000, UTC)
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def to_us(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)

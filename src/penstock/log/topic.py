@@ -26,7 +26,7 @@ from penstock.log import keys, rows
 from penstock.log.conform import check_sizes, conform
 from penstock.log.decode import decode
 from penstock.log.event import Event, events_of
-from penstock.log.port import LogPort, Position, StaleAppend
+from penstock.log.port import LogPort, Position, StaleAppend, to_us
 from penstock.log.settings import TopicSettings
 from penstock.schema import RecordSchema
 
@@ -284,7 +284,7 @@ class Topic:
             return start[partition] if partition in start else self._port.bounds(self.name, partition)[0]
         if isinstance(start, datetime):
             aware = start if start.tzinfo else start.replace(tzinfo=UTC)
-            return self._port.offset_at(self.name, partition, round(aware.timestamp() * 1_000_000))
+            return self._port.offset_at(self.name, partition, to_us(aware))
         if start == "earliest":
             return self._port.bounds(self.name, partition)[0]
         if start == "latest":

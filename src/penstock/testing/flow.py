@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ from penstock.errors import BadInput, BadOption, UnknownView
 from penstock.flow.session import start_session
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.log import Log
+from penstock.log.port import from_us, to_us
 from penstock.log.topic import WATERMARKS, Topic
 
 DAY = date(2026, 1, 1)
 _BETWEEN_US = 1_000  # records that are fed one after the other arrive so far apart
 _CLOCK_TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d{1,6})?)?")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Moment = str | datetime
 """A datetime, an ISO date and time, or a time of the run's day as "10:00", "10:00:05" or "10:00:05.250"."""
@@ -54,7 +54,7 @@ def running(
     """
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         place = home or Path(folder)
-        clock = ManualClock(_micros(_midnight(day)))
+        clock = ManualClock(to_us(_midnight(day)))
         with app.relocated(Log(EmbeddedLog(place, clock=clock)), place):
             yield Run(app, clock, _midnight(day), rows_max=rows_max)
 
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def now(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self._clock.now_us())
+        return from_us(self._clock.now_us())
 
     def time(self, text: Moment) -> datetime:
         """`run.time("10:00")`: that time of the run's day, in UTC."""
@@ -92,7 +92,7 @@ class Run:
 
     def wait_until(self, moment: Moment) -> None:
         """Let time pass without the app running. Time does not go back."""
-        self._move(_micros(self.time(moment)))
+        self._move(to_us(self.time(moment)))
 
     def advance(self, duration: str | float) -> None:
         """Let time pass while the app runs and nothing arrives: topics go idle, and windows close."""
@@ -109,12 +109,12 @@ class Run:
         the first arrives then, and each further one right after. Times may be written as "10:00:05".
         """
         if arriving is not None:
-            self._move(_micros(self.time(arriving)))
+            self._move(to_us(self.time(arriving)))
         for record in records:
             timed = self._timed(topic, record)
             self._move(self._clock.now_us() + _BETWEEN_US)
             if arriving is None and (occurred := _occurred(topic, timed)) is not None:
-                self._move(max(self._clock.now_us(), _micros(occurred)))
+                self._move(max(self._clock.now_us(), to_us(occurred)))
             topic.append(timed)
 
     def process(self) -> None:
@@ -188,7 +188,7 @@ class Run:
     def _move(self, now_us: int) -> None:
         seconds = (now_us - self._clock.now_us()) / 1_000_000
         if seconds < 0:
-            wanted = _EPOCH + timedelta(microseconds=now_us)
+            wanted = from_us(now_us)
             raise BadOption(
                 f"it is {self.now:%Y-%m-%d %H:%M:%S.%f} already, and time does not go back to {wanted}.",
                 hint="feed records in the order in which they arrive",
@@ -235,10 +235,6 @@ def _occurred(topic: AppTopic, record: Any) -> datetime | None:
 def _midnight(day: str | date) -> datetime:
     found = date.fromisoformat(day) if isinstance(day, str) else day
     return datetime(found.year, found.month, found.day, tzinfo=UTC)
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _told(found: Verified) -> str:

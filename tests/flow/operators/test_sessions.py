@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from tests.flow.operators.events import (
     SCHEMA,
     Batch,
@@ -30,7 +32,8 @@ from tests.flow.operators.events import (
 
 from penstock.errors import BadOption
 from penstock.flow import aggregates as ag
-from penstock.flow.sessions import Sessions, sessions, sessions_batch
+from penstock.flow.aggregate_columns import named
+from penstock.flow.sessions import Sessions, sessions
 
 _AGGREGATES = {"events": ag.count(), "total": ag.sum("x"), "closed": ag.last("x"), "all": ag.collect("x")}
 Name = tuple[Any, int, int]
@@ -154,6 +157,21 @@ def test_a_closed_session_is_corrected_by_the_next_revision_and_forgotten_in_the
     assert len(gone.state) == 0
 
 
+def _by_spark(
+    df: DataFrame, *, by: Sequence[str], time: str, gap_us: int, aggregates: Mapping[str, ag.Aggregate]
+) -> DataFrame:
+    """All sessions of a batch DataFrame by Spark's own `session_window`: `by`, the window, the aggregates."""
+    window = F.session_window(named(time), f"{gap_us} microseconds")
+    # Named before it is grouped by, so that `rate` can ask for the length of the window.
+    start, end = F.col("session_window.start"), F.col("session_window.end")
+    length_us = F.unix_micros(end) - F.unix_micros(start)
+    columns = [each.to_column(time, length_us=length_us).alias(name) for name, each in aggregates.items()]
+    grouped = df.groupBy(*map(named, by), window).agg(*columns)
+    return grouped.select(
+        *map(named, by), start.alias("window_start"), end.alias("window_end"), *map(named, aggregates)
+    )
+
+
 def test_a_stream_ends_as_sparks_own_session_window_in_batch(spark: SparkSession, tmp_path: Path) -> None:
     rows = some_rows(500, users=60, disorder_us=30_000, seed=5)
     found = {**_AGGREGATES, "rate": ag.rate("1 second"), "p": ag.percentile("y", 0.5)}
@@ -164,7 +182,7 @@ def test_a_stream_ends_as_sparks_own_session_window_in_batch(spark: SparkSession
     for batch in streamed.batches:
         view.follow(plain([batch]))  # partitions come in any order, but the rows of a bucket in theirs
     by_name = lambda each: (each["user"], each["window_start"])  # noqa: E731
-    batch_rows = sorted(collected(sessions_batch(spark.createDataFrame(table(rows)), **options)), key=by_name)
+    batch_rows = sorted(collected(_by_spark(spark.createDataFrame(table(rows)), **options)), key=by_name)
     got = sorted(view.rows.values(), key=by_name)
     assert close([{name: each[name] for name in batch_rows[0]} for each in got], batch_rows)
     assert all(each["_final"] == (each["window_end"] <= streamed.watermark_us) for each in got)
@@ -186,7 +204,7 @@ def test_rows_behind_the_watermark_reach_a_stream_that_corrects(spark: SparkSess
 
 def test_touching_is_what_spark_makes_of_it(spark: SparkSession) -> None:
     rows = [row(0, "a", 100), row(1, "a", 110), row(2, "a", 121)]
-    batch = sessions_batch(
+    batch = _by_spark(
         spark.createDataFrame(table(rows)), by=["user"], time="at", gap_us=10, aggregates={"n": ag.count()}
     )
     got = sorted((each["window_start"], each["window_end"], each["n"]) for each in collected(batch))

@@ -17,6 +17,7 @@ from typing import Any
 from penstock.cli.demo import latency
 from penstock.log.event import Event
 from penstock.log.log import open_log
+from penstock.log.port import to_us
 
 TOPIC = "page_views"
 SCHEMA = "producer INT, number BIGINT, user_id BIGINT NOT NULL, page STRING, at TIMESTAMP"
@@ -100,7 +101,7 @@ class _Delivered:
             last[2] += 1
         else:
             self.ranges.append([event.partition, event.offset, event.offset + 1])
-        took_us = now_us - round(event["at"].timestamp() * 1e6)
+        took_us = now_us - to_us(event["at"])
         if took_us < _LATENCY_US_MAX:
             self.latencies[latency.bucket_of(took_us)] += 1
 

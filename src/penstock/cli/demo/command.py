@@ -102,7 +102,7 @@ def _run(session: Session, play: Play, seconds: float | None) -> None:
     """Until the time is up or somebody says stop."""
     try:
         if not session.json:
-            output.note("starting the processes …")
+            output.note(f"starting {'Spark and ' if play.with_spark else ''}five processes …")
         play.start()
         show = _quietly if session.json else _live if sys.stdout.isatty() else _plainly
         show(play, seconds)
