@@ -41,13 +41,14 @@ def test_a_rebuild_with_late_rows_is_shown_first_and_then_swapped_in(
     changed: Shop, spark: SparkSession
 ) -> None:
     again = ("rebuild", changed.file, "per_minute", "--include-late")
-    looked = changed.cli.json(*again, "--dry-run")
+    (looked,) = changed.cli.json(*again, "--dry-run")["results"]
     assert (looked["swapped"], looked["difference"]["differing"]) == (False, 1)
     assert len(changed.cli.json("view", changed.file, "per_minute")["rows"]) == 3
 
     refused = changed.cli(*again)
     assert (refused.exit_code, "say --yes" in refused.stderr) == (2, True)
 
-    assert changed.cli.json(*again, "--yes")["swapped"]
+    done = changed.cli.json("rebuild", changed.file, "--include-late", "--yes")["results"]
+    assert [(each["view"], each["swapped"]) for each in done] == [("per_minute", True), ("nothing", True)]
     pages = [row["page"] for row in changed.cli.json("view", changed.file, "per_minute")["rows"]]
     assert sorted(pages) == ["/", "/", "/", "/late"]

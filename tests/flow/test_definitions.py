@@ -15,6 +15,7 @@ import penstock as ps
 from penstock.app import reading
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
+from penstock.app.status import Watch
 from penstock.app.verify import verify
 
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
@@ -100,6 +101,26 @@ def test_a_topic_that_gets_a_column_leaves_its_readers_running(home: Path, spark
     assert [row["country"] for row in app.log.topic("slow").rows()] == [None, None, None, "BG", "BG"]
     assert [(row["window_start"], row["n"]) for row in app.read("per_minute")] == [(at(0), 1), (at(60), 2)]
     assert [row["row"]["country"] for row in reading.late(app, "per_minute")] == [None, "BG"]
+
+
+def test_what_sparks_own_grouping_drops_is_counted(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at", lateness="5 seconds")
+
+    @app.view(key=["page", "window"])
+    def per_minute() -> DataFrame:
+        return views.stream().groupBy("page", F.window("at", "1 minute")).count()
+
+    graph = Graph(app, spark).analyse()
+    fed: list[list[datetime | None]] = [[at(0), at(200)], [at(210)], [at(1), None]]
+    for moments in fed:
+        for moment in moments:
+            views.append({"page": "/", "ms": 1.0, "at": moment})
+        runner = Runner(app, graph)
+        watch = Watch(runner)
+        runner.once()
+    (query,) = watch.look().queries
+    assert query.late == 2
+    assert "drops late rows" in verify(app, graph, "per_minute").reason
 
 
 def test_streams_that_share_a_query_come_and_go(home: Path, spark: SparkSession) -> None:

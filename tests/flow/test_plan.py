@@ -104,7 +104,7 @@ class Written:
 def cut_of(batch: Offset) -> oracle.Cut:
     (ends,) = batch.end.ends.values()
     tick = batch.end.clock_us if batch.start.ends == batch.end.ends else None
-    return oracle.Cut(tuple(ends), batch.end.declared, tick)
+    return oracle.Cut(tuple(ends), sum(batch.end.declared.values()), tick)
 
 
 @contextmanager
@@ -248,6 +248,21 @@ def test_a_declaration_alone_is_a_batch(topic: Written) -> None:
     # Rounded up to the next step, never down: what was declared is final.
     assert batch.end.watermark_us(LATENESS_S * SECOND) == START_US + round(7.3 * SECOND)
     assert topic.next(batch).start == topic.next(batch).end
+
+
+def test_a_watermark_declared_for_any_of_several_topics_counts(topic: Written) -> None:
+    topic.log.create_topic("more", "at TIMESTAMP", event_time="at", lateness=LATENESS_S)
+    scan = Scan(("events", "more"))
+    topic.append(0, [1.0])
+    first = plan.next_batch(topic.log, scan, plan.beginning(topic.log, scan))
+    topic.log.topic("more").watermark(at(7))
+    second = plan.next_batch(topic.log, scan, first.end)
+    assert second.end.declared == {"events": 0, "more": 1}
+    assert second.end.watermark_us(LATENESS_S * SECOND) == START_US + 7 * SECOND
+    topic.declare(9)
+    third = plan.next_batch(topic.log, scan, second.end)
+    assert third.end.watermark_us(LATENESS_S * SECOND) == START_US + 9 * SECOND
+    assert plan.next_batch(topic.log, scan, third.end) == at_rest(third.end)
 
 
 def test_an_idle_topics_clock_goes_on_until_all_windows_must_have_closed(topic: Written) -> None:

@@ -45,7 +45,7 @@ def us(moment: datetime) -> int:
 def cut_of(batch: Offset) -> oracle.Cut:
     (ends,) = batch.end.ends.values()
     tick = batch.end.clock_us if batch.start.ends == batch.end.ends else None
-    return oracle.Cut(tuple(ends), batch.end.declared, tick)
+    return oracle.Cut(tuple(ends), sum(batch.end.declared.values()), tick)
 
 
 def app_at(name: str, home: Path, clock: ManualClock) -> ps.App:
@@ -195,9 +195,11 @@ def late_pairs(app: ps.App, name: str) -> list[oracle.Late]:
     return found
 
 
-def aggregates() -> dict[str, Any]:
-    return {"many": ps.count(), "total": ps.sum("x"), "newest": ps.last("x")}
+def aggregates(*, gathered: bool = False) -> dict[str, Any]:
+    """`gathered`: only what can be added up before Spark sees it."""
+    added = {"many": ps.count(), "total": ps.sum("x")}
+    return added if gathered else {**added, "newest": ps.last("x")}
 
 
 def values_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["many"], row["total"], row["newest"]
+    return row["many"], row["total"], row.get("newest", "gathered")

@@ -191,7 +191,7 @@ def _replay(graph: Graph, beside: Analysed, scratch: Place, name: str, *, includ
         further["lenient"] = "true"
     query = Query(graph.session, graph.app.log, scratch, [beside], further=further)
     # With late rows in, all in one batch: Spark would drop what is behind its watermark of a batch before.
-    query.start(every=None, once=True, rows_max=1 << 62 if include_late else 1_000_000)
+    query.start(every=None, once=True, rows_max=1 << 62 if include_late else None)
     assert query.running is not None
     while query.running.isActive:
         time.sleep(0.05)

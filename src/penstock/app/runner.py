@@ -55,7 +55,7 @@ class Runner:
     app: App
     graph: Graph
     every: str | None = None
-    rows_max: int = 1_000_000
+    rows_max: int | None = None  # about how many a batch may have
     now_us: int | None = None  # a virtual clock, for tests
     failures_max: int = _FAILURES_MAX  # in a row, then a query is given up
     supervised: list[Supervised] = field(default_factory=list)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ from penstock.flow.plan import Scan, beginning
 from penstock.flow.query import Query
 
 if TYPE_CHECKING:
+    from penstock.app.app import App
     from penstock.app.runner import Runner, Supervised
 
 State = Literal["starting", "running", "waits to start again", "given up", "ended"]
@@ -40,7 +42,7 @@ class QueryStatus:
     watermark_us: int | None
     held_back: Held | None
     state_rows: int
-    late: int  # pairs left out, ever
+    late: int  # pairs left out, ever; where Spark itself groups, rows that it dropped since the watch began
     lag_records: int
     lag_s: float  # since the oldest unread record was appended
     restarts: int
@@ -75,6 +77,9 @@ class _Seen:
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     batch_ms: int | None = None
     state_rows: int = 0
+    run: str = ""  # Spark's name for it, another one after a restart
+    noted: int = -1  # the last of its batches that was looked at
+    dropped: int = 0  # by Spark, behind its watermark
 
     def rate(self, now: float, read: int) -> float:
         self.samples.append((now, read))
@@ -115,7 +120,8 @@ class Watch:
         point = position.batch.end if position else beginning(log, scan)
         unread, read = backlog(log, point.ends), _read(point.ends)
         seen = self._seen[query.name]
-        _note(seen, _last_progress(supervised))
+        for progress in _news(supervised, seen):
+            _note(seen, progress)
         watermark = point.watermark_us(scan.lateness_us(log))
         return QueryStatus(
             query.name,
@@ -128,7 +134,7 @@ class Watch:
             None if watermark == NEVER_US else watermark,
             held_back(log, scan, point, unread=unread, now_us=now_us),
             seen.state_rows,
-            late_count(self._runner.app, [m.definition.name for m in query.members]),
+            _left_out(self._runner.app, query) + seen.dropped,
             unread.records,
             _lag_s(unread, now_us),
             supervised.restarts,
@@ -159,21 +165,34 @@ def _state(supervised: Supervised) -> State:
         return "ended"  # and Spark with it
 
 
-def _last_progress(supervised: Supervised) -> Any:
+def _left_out(app: App, query: Query) -> int:
+    dropped = query.committer.dropped if query.committer is not None else 0
+    return late_count(app, [member.definition.name for member in query.members]) + dropped
+
+
+def _news(supervised: Supervised, seen: _Seen) -> Sequence[Any]:
+    """What Spark has said about batches since the last look."""
     running = supervised.query.running
     try:
-        return running.lastProgress if running is not None else None
+        last = running.lastProgress if running is not None else None
+        if running is None or not last:
+            return []
+        if last["runId"] != seen.run:
+            seen.run, seen.noted = last["runId"], -1
+        # The last hundred are slow to fetch, and nearly always the last one is all that is new.
+        several = last["batchId"] > seen.noted + 1
+        return [p for p in (running.recentProgress if several else [last]) if p["batchId"] > seen.noted]
     except Exception as error:
         if not is_sparks(error):
             raise
-        return None
+        return []
 
 
 def _note(seen: _Seen, progress: Any) -> None:
-    if not progress:
-        return
+    seen.noted = progress["batchId"]
+    operators = progress["stateOperators"]
+    seen.dropped += sum(int(operator["numRowsDroppedByWatermark"]) for operator in operators)
     if progress["numInputRows"]:
         seen.batch_ms = int(progress["batchDuration"])
-    operators = progress["stateOperators"]
     if operators:
         seen.state_rows = sum(int(operator["numRowsTotal"]) for operator in operators)

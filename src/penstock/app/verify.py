@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +25,6 @@ from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Build
 from penstock.flow.commit import Position
 from penstock.flow.definition import Analysed
-from penstock.flow.offset import Offset
 from penstock.flow.output import BATCHES
 from penstock.follow import changes
 
@@ -76,7 +74,7 @@ def verify(app: App, graph: Graph, name: str) -> Verified:
     live = live_rows(app, analysed, position.number)
     if live is None:
         return Verified(name, "not verifiable", "retention has removed a part of it", batch=position.number)
-    again = recomputed(app, graph, analysed, past, position)
+    again = recomputed(app, graph, analysed, position)
     found = compare(name, live, again, _keys(analysed), approximate=_approximate(analysed))
     found.batch, found.left_out = position.number, len(reading.late(app, name))
     if found.verdict == "equal" and analysed.output.kind == "view":
@@ -88,7 +86,7 @@ def _unfit(analysed: Analysed) -> str:
     reasons = [operator.not_verifiable for operator in analysed.operators if operator.not_verifiable]
     if reasons:
         return reasons[0]
-    if analysed.stateful and not analysed.operators:
+    if analysed.sparks_own:
         return "it uses Spark's own grouping, which drops late rows without telling which; use ps.aggregate"
     return ""
 
@@ -113,11 +111,10 @@ def _written_by(app: App, analysed: Analysed, number: int, table: pa.Table) -> p
     return table.sort_by([("_timestamp", "ascending"), ("_offset", "ascending")]).slice(0, rows)
 
 
-def recomputed(
-    app: App, graph: Graph, analysed: Analysed, past: Sequence[Offset], position: Position
-) -> pa.Table:
+def recomputed(app: App, graph: Graph, analysed: Analysed, position: Position) -> pa.Table:
     """The definition over the recorded batches, as one batch job."""
-    build = Build(graph.session, app.log, str(app.home), mode="batch", batches=past)
+    further = {"history": f"{analysed.output.name}{BATCHES}", "number_max": str(position.number)}
+    build = Build(graph.session, app.log, str(app.home), mode="batch", further=further)
     build.closed_us = position.evicted_ms * 1_000
     table = analysed.build(build, arrival=not analysed.stateful).toArrow()
     if analysed.output.final_by is not None:

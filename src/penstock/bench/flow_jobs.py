@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -14,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import penstock as ps
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
+from penstock.app.status import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,8 @@ _START_US = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1_000_000)
 _PER_SECOND = 100_000  # events in a second of event time
 _DISORDER_US = 2_000_000
 _BATCH_ROWS = 50_000
+_PLAIN_ROWS_MAX = 4_000_000  # in a batch of the peer; ours never have more
+_LOOK_S = 0.02
 
 
 def events(number: int, *, keys: int, seed: int = 7) -> list[pa.RecordBatch]:
@@ -50,7 +53,7 @@ class Job:
 
     name: str
     define: Callable[[ps.App, Any], None]
-    plain: Callable[[DataFrame], tuple[DataFrame, str]] | None = None
+    plain: Callable[[DataFrame], tuple[DataFrame, str]]
     keys: int = 1_000
     native: bool = True  # computed by Spark's own operators
 
@@ -100,10 +103,22 @@ def _plain_session(stream: DataFrame) -> tuple[DataFrame, str]:
     return stream.groupBy(F.session_window("at", "100 milliseconds"), "page").count(), "append"
 
 
+def _plain_sliding(stream: DataFrame) -> tuple[DataFrame, str]:
+    """What Spark offers for a window per event: a join of the stream with itself."""
+    from pyspark.sql import functions as F
+
+    own = stream.select("page", "user", "at")
+    others = stream.select(F.col("page").alias("its_page"), F.col("at").alias("its_at"))
+    near = F.expr("page = its_page AND its_at > at - INTERVAL 100 MILLISECONDS AND its_at <= at")
+    return own.join(others, near).groupBy("page", "user", "at").count(), "append"
+
+
+COUNT = Job("tumbling count, divert", _count("divert"), _plain_count("1 minute"))
 JOBS = (
     Job("stateless copy", _copy, _plain_copy),
     Job("tumbling count, drop", _count("drop"), _plain_count("1 minute")),
-    Job("tumbling count, divert", _count("divert"), _plain_count("1 minute")),
+    COUNT,
+    Job("tumbling count, drop, 100 k keys", _count("drop"), _plain_count("1 minute"), keys=100_000),
     Job("tumbling count, divert, 100 k keys", _count("divert"), _plain_count("1 minute"), keys=100_000),
     Job(
         "hopping count",
@@ -111,7 +126,7 @@ JOBS = (
         _plain_count("1 minute", "30 seconds"),
     ),
     Job("session count", _windowed(ps.session("100 ms")), _plain_session),
-    Job("sliding count", _windowed(ps.sliding("100 ms")), native=False),
+    Job("sliding count", _windowed(ps.sliding("100 ms")), _plain_sliding, native=False),
 )
 
 
@@ -122,30 +137,36 @@ class FlowBench:
         self.session = session
         self.folder = folder
 
-    def ours(self, job: Job, batches: list[pa.RecordBatch], *, rows_max: int = 1_000_000) -> float:
-        """Seconds from the start of the query until everything is in the store."""
+    def ours(self, job: Job, batches: list[pa.RecordBatch], *, every: str | None = None) -> float:
+        """Seconds from the start of the query until everything is in the store.
+
+        `every`: with a batch this often, instead of one after the other until the end.
+        """
         home = Path(tempfile.mkdtemp(dir=self.folder))
         app = ps.App("bench", home=home)
         topic = app.topic("events", DDL, event_time="at", lateness="5 seconds", partitions=2, durability="os")
         for number, batch in enumerate(batches):
             topic.append(batch, partition=number % 2)
         job.define(app, topic)
-        graph = Graph(app, self.session).analyse()
+        runner = Runner(app, Graph(app, self.session).analyse(), every=every)
         began = time.perf_counter()
-        Runner(app, graph, rows_max=rows_max).once()
+        if every is None:
+            runner.once()
+        else:
+            runner.start()
+            _wait_for_all(runner)
         took = time.perf_counter() - began
+        runner.stop()
         app.close()
         shutil.rmtree(home)
         return took
 
     def plain(self, job: Job, batches: list[pa.RecordBatch]) -> float:
         """The same job by Spark alone, over JSON files of the same events."""
-        assert job.plain is not None
-        source = self._json_files(batches)
+        source = self._json_files(job, batches)
         checkpoint = self.folder / "plain"
         shutil.rmtree(checkpoint, ignore_errors=True)
-        # A million rows a batch, as on the other side.
-        files = max(1, 1_000_000 // _BATCH_ROWS)
+        files = _PLAIN_ROWS_MAX // _BATCH_ROWS
         stream = (
             self.session.readStream.schema(DDL.replace(" NOT NULL", ""))
             .option("maxFilesPerTrigger", files)
@@ -159,19 +180,32 @@ class FlowBench:
         query.awaitTermination()
         return time.perf_counter() - began
 
-    def _json_files(self, batches: list[pa.RecordBatch]) -> Path:
-        folder = self.folder / "json"
-        marker = folder / "done"
-        if marker.exists() and marker.read_text() == str(id(batches)):
+    def _json_files(self, job: Job, batches: list[pa.RecordBatch]) -> Path:
+        folder = self.folder / f"json-{job.keys}-{len(batches)}"
+        if folder.exists():
             return folder
-        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for number, batch in enumerate(batches):
-            rows = batch.to_pylist()
-            lines = (json.dumps({**row, "at": row["at"].isoformat()}) for row in rows)
+            whole = batch.set_column(3, "at", pc.strftime(batch.column("at"), "%Y-%m-%dT%H:%M:%SZ"))
+            columns = (column.to_pylist() for column in whole.columns)
+            lines = (
+                f'{{"page":{page},"user":{user},"ms":{ms!r},"at":"{at}"}}'
+                for page, user, ms, at in zip(*columns, strict=True)
+            )
             (folder / f"{number:06}.json").write_text("\n".join(lines))
-        marker.write_text(str(id(batches)))
         return folder
+
+
+def _wait_for_all(runner: Runner) -> None:
+    """Until everything that was appended is in the store."""
+    watch = Watch(runner)
+    while True:
+        found = watch.look()
+        copied = bool(found.followers) and all(not each.behind for each in found.followers)
+        if copied and all(not query.lag_records for query in found.queries):
+            return
+        runner.look()
+        time.sleep(_LOOK_S)
 
 
 def _stored(folder: Path) -> Callable[[DataFrame, int], None]:

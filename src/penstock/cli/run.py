@@ -35,8 +35,15 @@ def run(
         ),
     ] = None,
     rows_max: Annotated[
-        int, typer.Option("--rows-max", metavar="N", min=1, help="At most about so many records in a batch.")
-    ] = 1_000_000,
+        int | None,
+        typer.Option(
+            "--rows-max",
+            metavar="N",
+            min=1,
+            help="At most about so many records in a batch.",
+            show_default="1,000,000, or 4,000,000 where they are added up before Spark",
+        ),
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from penstock.clock import duration_ms
 from penstock.errors import BadDefinition, BadOption
 from penstock.flow import build as builds
+from penstock.flow import gather as gathering
 from penstock.flow.aggregates import Aggregate
 from penstock.flow.build import AnotherClock, Build, Clock, Emit, Late, Operator
+from penstock.flow.gather import Gather
 from penstock.flow.windows import Hopping, Session, Sliding, Tumbling, Window
 from penstock.schema import did_you_mean
 
@@ -102,20 +104,40 @@ def _windowed(
 
     if operator.emit == "final" and window:
         operator.output, operator.final_by = "append", "window_end"
+    length_us = window.size_us if window else None
+    gather = _gather(build, stream, keys, time, window, aggregates)
+    if gather is not None:
+        stream = builds.gathered(stream, gather)
+        columns = [gathering.column_of(a, length_us).alias(name) for name, a in _typed(aggregates).items()]
+    else:
+        columns = _columns(aggregates, time, length_us)
     if window is None:
         late_rows(build, operator, stream, None)
-        return stream.groupBy(*keys).agg(*_columns(aggregates, time, None))
-    rows = with_system(stream)
+        return stream.groupBy(*keys).agg(*columns)
+    rows = stream if gather is not None else with_system(stream)
     pairs = rows.withColumn("window", spark_window(window, time))
     oldest = F.col("_watermark") - _interval(operator.correct_us)
     late_rows(build, operator, rows, F.col("window.end") <= oldest, pairs=pairs)
-    columns = _columns(aggregates, time, window.size_us)
     if operator.late == "correct":
         corrects = F.when(F.col("window.end") <= F.col("_watermark"), 1).otherwise(0)
         columns.append(F.sum(corrects).cast("int").alias(REVISION))
     # A window ends after its events: the first test decides for nearly all, without computing the window.
     in_time = pairs.filter((F.col(f"`{time}`") > oldest) | (F.col("window.end") > oldest))
     return in_time.groupBy(*keys, "window").agg(*columns)
+
+
+def _gather(
+    build: Build, stream: DataFrame, keys: list[str], time: str, window: Tumbling | Hopping | None,
+    aggregates: Mapping[str, Aggregate | Column],
+) -> Gather | None:  # fmt: skip
+    """How events may be added up before Spark sees them, where nothing lies between the topic and this."""
+    if build.mode != "stream" or not builds.is_source(stream):
+        return None
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return gathering.gather_for(
+        to_arrow_schema(stream.schema, timezone="UTC"), keys, time, window, aggregates
+    )
 
 
 def _session(

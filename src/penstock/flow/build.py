@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from penstock.flow.gather import Gather
+
 Mode = Literal["stream", "batch", "odd"]
 Clock = Literal["event", "append", "processing"]
 Late = Literal["divert", "drop", "correct"]
@@ -39,6 +41,9 @@ HIDDEN = (
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp", "_watermark")
 """What operators need to know of a row beside its own columns."""
+
+_ROWS_MAX = 1_000_000
+_ROWS_MAX_GATHERED = 4_000_000  # few of them get into Spark
 
 TIME_MARK = "penstock.time"
 """In the metadata of the column that is a stream's event time: renamed, it is still that column."""
@@ -80,7 +85,7 @@ class Build:
     mode: Mode = "stream"
     clock: Clock = "event"
     ticks: bool = False
-    rows_max: int = 1_000_000
+    rows_max: int | None = None  # about how many a batch may have
     settle_us: int = 0
     extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
     undated: bool = False  # without state, event times do not matter: every record counts
@@ -90,13 +95,14 @@ class Build:
     batches: Sequence[Offset] = ()
     closed_us: int | None = None  # in a batch build: how far a stream would have closed windows
     further: Mapping[str, str] = field(default_factory=dict)  # options of the source
+    gathers: bool = False  # events were added up at the source
     topics: list[str] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     time: str | None = None
     before_reading: Callable[[str], None] | None = None
 
     def scan(self, topics: Sequence[str]) -> Scan:
-        return Scan(tuple(topics), self.clock, self.rows_max, self.settle_us)
+        return Scan(tuple(topics), self.clock, self.rows_max or _ROWS_MAX, self.settle_us)
 
 
 _current: contextvars.ContextVar[Build | None] = contextvars.ContextVar("penstock_build", default=None)
@@ -181,8 +187,6 @@ def _check_topics(build: Build, topics: tuple[str, ...]) -> None:
 
 def _opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
     """The source as a DataFrame, its system columns out of sight."""
-    from pyspark.sql import functions as F
-
     from penstock.flow.hidden import hide
 
     build.topics.extend(topic for topic in topics if topic not in build.topics)
@@ -195,16 +199,43 @@ def _opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
     reader = build.session.readStream.format("penstock").options(**options)
     if build.columns is not None:
         reader = reader.schema(_narrowed(build, topics))
-    loaded = _marked(reader.load(), build.time)
     if build.undated:
-        return hide(loaded, hidden)
+        return hide(_marked(reader.load(), build.time), hidden)
+    return hide(_watermarked(build, topics, reader.load()), hidden)
+
+
+def gathered(stream: DataFrame, gather: Gather) -> DataFrame:
+    """The source that `stream` is, once more, with its events added up."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from penstock.flow.source import source_schema
+
+    build = current()
+    (topics,) = (topics for topics, opened in build.source.items() if opened is stream)
+    build.gathers = True
+    rows = from_arrow_schema(gather.rows(source_schema(build.log, build.scan(topics))))
+    rows_max = build.rows_max or _ROWS_MAX_GATHERED
+    options = {**_options(build, topics), "gather": gather.to_json(), "rows_max": str(rows_max)}
+    reader = build.session.readStream.format("penstock").options(**options).schema(rows)
+    return _watermarked(build, topics, reader.load())
+
+
+def is_source(stream: DataFrame) -> bool:
+    """Whether it is a topic as it was opened, with nothing done to it."""
+    return any(opened is stream for opened in current().source.values())
+
+
+def _watermarked(build: Build, topics: Sequence[str], loaded: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    assert build.time is not None
+    loaded = _marked(loaded, build.time)
     delay_us = build.scan(topics).lateness_us(build.log) + STEP_US + build.extra_delay_us
     marked = loaded.withWatermark(build.time, f"{-(-delay_us // 1000)} milliseconds")
     # No heartbeat must be lost below the watermark, where Spark moves every filter that it can: this one
     # needs the time column, and what is not deterministic lets no filter of the user's or of ours past it.
     heartbeats_out = F.when(F.col("_heartbeat"), None).otherwise(F.col(build.time)).isNotNull()
-    real = marked.filter(heartbeats_out & (F.spark_partition_id() >= 0))
-    return hide(real, hidden)
+    return marked.filter(heartbeats_out & (F.spark_partition_id() >= 0))
 
 
 def _narrowed(build: Build, topics: Sequence[str]) -> StructType:
@@ -239,7 +270,7 @@ def _options(build: Build, topics: Sequence[str]) -> dict[str, str]:
         "topics": json.dumps(list(topics)),
         "clock": build.clock,
         "time": build.time or "",
-        "rows_max": str(build.rows_max),
+        "rows_max": str(build.rows_max or _ROWS_MAX),
         "settle_us": str(build.settle_us),
         "tasks": str(build.session.sparkContext.defaultParallelism),
         "ticks": "true" if build.ticks and not build.undated else "false",

@@ -99,6 +99,7 @@ class Committer:
         identity: str,
         checkpoint: str,
         outputs: Mapping[str, Output],
+        drops_unusable: bool = False,
         lateness_us: int,
         late_table: LateTable,
     ) -> None:
@@ -107,6 +108,8 @@ class Committer:
         self._identity = identity
         self._checkpoint = checkpoint
         self._outputs = outputs
+        self._drops_unusable = drops_unusable
+        self.dropped = 0  # rows that are nowhere, since it began
         self._lateness_us = lateness_us
         self._late_table = late_table
         stored = producer.position()
@@ -200,8 +203,9 @@ class Committer:
             "planned": from_us(planned.batch.processed_us) if planned.batch.processed_us else None,
             "took_ms": round((time.monotonic() - began) * 1_000),
         }
+        dropped = planned.batch.unusable if rows and self._drops_unusable else 0
         for name, table in found.items():
-            left_out = late[name].num_rows if name in late else 0
+            left_out = late[name].num_rows if name in late else dropped
             own = {**note, "changes": table.num_rows, "late": left_out}
             records[f"{name}{outputs.BATCHES}"] = own
         position = Position(
@@ -216,6 +220,7 @@ class Committer:
         )
         self._producer.append(records, position=position.encode())
         self.position = position
+        self.dropped += dropped
 
 
 def run_only(df: DataFrame) -> None:

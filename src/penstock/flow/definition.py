@@ -70,7 +70,12 @@ class Analysed:
     identity: str
     stateful: bool
     time: str | None  # the result's event time, where it has one
-    columns: frozenset[str]  # of the source, that it needs
+    columns: frozenset[str] | None  # of the source, that it needs; None where it is not read as it is
+
+    @property
+    def sparks_own(self) -> bool:
+        """Grouped by Spark itself, which drops late rows and those without a time, and only counts them."""
+        return self.stateful and not self.operators
 
     @property
     def mode(self) -> Literal["update", "append"]:
@@ -139,7 +144,7 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         identity=_identity(_comparable(definition, build, df, stateful=stateful), build, key),
         stateful=stateful,
         time=_time(df),
-        columns=needed_columns(df),
+        columns=None if build.gathers else needed_columns(df),
     )
 
 
@@ -155,6 +160,8 @@ def _comparable(definition: Definition, build: Build, df: DataFrame, *, stateful
         known = build.log.port.settings(definition.name).schema.names
         kept = [name for name in df.columns if name in known]
     own = [f"`{name}`" for name in kept]
+    if build.gathers:  # which has only the columns that it needs
+        return df.select(*own)
     columns = needed_columns(df.select(*own))
     again = Build(build.session, build.log, build.home, clock=build.clock, columns=columns)
     try:

@@ -29,7 +29,7 @@ class Point:
     seen_us: int | None = None  # highest event time read
     clock_us: int | None = None  # the same, moved on by declared watermarks and by idleness
     cut_us: int = 0  # append time of the newest record read
-    declared: int = 0  # how many declared watermarks were read
+    declared: Mapping[str, int] = field(default_factory=dict)  # by topic: how many watermarks were read
 
     def watermark_us(self, lateness_us: int) -> int:
         """Nothing at or before this is expected any more."""
@@ -46,6 +46,7 @@ class Offset:
     odd: bool = False  # some row came behind the watermark, or has no usable event time
     rows: int = field(default=0, compare=False)
     lenient: bool = False  # nothing in it is late: a rebuild took in what had been
+    unusable: int = field(default=0, compare=False)  # rows without a usable event time
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,6 +56,7 @@ class Offset:
             "odd": self.odd,
             "rows": self.rows,
             "lenient": self.lenient,
+            "unusable": self.unusable,
         }
 
     @classmethod
@@ -77,7 +79,7 @@ def _plain(point: Point) -> dict[str, Any]:
         "seen_us": point.seen_us,
         "clock_us": point.clock_us,
         "cut_us": point.cut_us,
-        "declared": point.declared,
+        "declared": dict(point.declared),
     }
 
 

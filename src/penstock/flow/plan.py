@@ -7,7 +7,7 @@ call the former late.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,13 +48,19 @@ class Times:
     usable: Bools
     declared_at: Ints
     declared: Ints  # as the event time that would move the watermark so far
+    declared_in: Ints  # number of the topic
 
     def declared_up_to(self, cut_us: int | None) -> Times:
         """Without what was declared after `cut_us`: what came before it is not read yet."""
         if cut_us is None:
             return self
         known = self.declared_at <= cut_us
-        return replace(self, declared_at=self.declared_at[known], declared=self.declared[known])
+        return replace(
+            self,
+            declared_at=self.declared_at[known],
+            declared=self.declared[known],
+            declared_in=self.declared_in[known],
+        )
 
     def steps(self, *, lateness_us: int, clock_us: int | None) -> Steps:
         moving = np.where(self.usable, self.event, NEVER_US)
@@ -94,19 +100,23 @@ def next_batch(
         seen,
         clock_us=_highest(_later(start.clock_us, seen), times.declared),
         cut_us=_highest(start.cut_us, times.appended) or 0,
-        declared=start.declared + len(times.declared),
+        declared={
+            topic: start.declared.get(topic, 0) + int(np.count_nonzero(times.declared_in == number))
+            for number, topic in enumerate(scan.topics)
+        },
     )
     steps = times.steps(lateness_us=scan.lateness_us(log), clock_us=start.clock_us)
     odd = bool(np.any(~times.usable | (times.event <= steps.met_by(times.appended))))
-    return Offset(begun, end, now_us, odd, len(times.event))
+    unusable = len(times.usable) - int(np.count_nonzero(times.usable))
+    return Offset(begun, end, now_us, odd, len(times.event), unusable=unusable)
 
 
 def read_times(
-    log: Log, scan: Scan, starts: Sequence[Point], ends: Ends, *, declared: int | None = None
+    log: Log, scan: Scan, starts: Sequence[Point], ends: Ends, *, declared: Mapping[str, int] | None = None
 ) -> Times:
     """Of consecutive batches that begin at `starts`.
 
-    `declared`: how many declared watermarks are known at the end; None for all there are.
+    `declared`: how many declared watermarks of each topic are known at the end; None for all there are.
     """
     appended, event, usable = [_NONE], [_NONE], [np.zeros(0, np.bool_)]
     for topic in scan.topics:
@@ -116,10 +126,15 @@ def read_times(
             appended.append(Cuts.of(starts, topic, partition).appended(batch))
             event.append(times)
             usable.append(good)
-    declared_at, moving = _declarations(log, scan, starts[0].declared, declared)
-    numbers = starts[0].declared + np.arange(len(moving))
-    declared_at = _not_before(declared_at, numbers, [(s.declared, s.cut_us) for s in starts])
-    return Times(np.concatenate(appended), np.concatenate(event), np.concatenate(usable), declared_at, moving)
+    found = [_declarations(log, scan, topic, starts, declared) for topic in scan.topics]
+    return Times(
+        np.concatenate(appended),
+        np.concatenate(event),
+        np.concatenate(usable),
+        declared_at=np.concatenate([at for at, _ in found]),
+        declared=np.concatenate([moving for _, moving in found]),
+        declared_in=np.repeat(np.arange(len(found)), [len(moving) for _, moving in found]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +225,18 @@ def appended_us(log: Log, topic: str, partition: int, offset: int) -> int | None
     return None if batch is None else int(micros(batch.column("_timestamp").slice(0, 1))[0])
 
 
-def _declarations(log: Log, scan: Scan, known: int, until: int | None) -> tuple[Ints, Ints]:
-    """Declared watermarks from number `known` on; with several topics, only the first topic's count."""
+def _declarations(
+    log: Log, scan: Scan, topic: str, starts: Sequence[Point], until: Mapping[str, int] | None
+) -> tuple[Ints, Ints]:
+    """The watermarks declared for a topic: when, and as event times that would move the watermark so far."""
     if scan.clock != "event":
         return _NONE, _NONE
-    name = f"{scan.topics[0]}{WATERMARKS}"
+    name, known = f"{topic}{WATERMARKS}", starts[0].declared.get(topic, 0)
     try:
         end = log.port.bounds(name, 0)[1]
     except UnknownTopic:
         return _NONE, _NONE
-    end = end if until is None else min(end, until)
+    end = end if until is None else min(end, until.get(topic, 0))
     if end <= known:
         return _NONE, _NONE
     table = pa.Table.from_batches(log.port.read(name, 0, known, until=end)).combine_chunks()
@@ -227,7 +244,8 @@ def _declarations(log: Log, scan: Scan, known: int, until: int | None) -> tuple[
     # The watermark is an event time less the lateness, and moves in steps: round up to the next one.
     declared = np.concatenate([_NONE, *(micros(c) for c in table.column("until").chunks)])
     moving = -(-(declared + scan.lateness_us(log)) // offsets.STEP_US) * offsets.STEP_US
-    return appended, moving
+    begins = [(start.declared.get(topic, 0), start.cut_us) for start in starts]
+    return _not_before(appended, known + np.arange(len(moving)), begins), moving
 
 
 def _tick(log: Log, scan: Scan, start: Point, now_us: int) -> Offset:

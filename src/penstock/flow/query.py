@@ -90,7 +90,7 @@ class Query:
         return any(member.stateful for member in self.members)
 
     def start(
-        self, *, every: str | None, once: bool, rows_max: int = 1_000_000, now_us: int | None = None
+        self, *, every: str | None, once: bool, rows_max: int | None = None, now_us: int | None = None
     ) -> None:
         """Begin or go on. Raises DefinitionChanged if what is stored was made by another plan.
 
@@ -108,6 +108,7 @@ class Query:
             producer, query=self._place.producer, identity=self.identity,
             checkpoint=checkpoint.name,
             outputs={member.output.name: member.output for member in self.members},
+            drops_unusable=self.members[0].sparks_own,
             late_table=self._late_pairs,
             lateness_us=self._build().scan(self.members[0].topics).lateness_us(self._log),
         )  # fmt: skip
@@ -146,7 +147,7 @@ class Query:
     def _build(self, **options: Any) -> Build:
         return Build(self._session, self._log, self._place.home, **options)
 
-    def _dataframe(self, *, ticks: bool, rows_max: int, now_us: int | None) -> DataFrame:
+    def _dataframe(self, *, ticks: bool, rows_max: int | None, now_us: int | None) -> DataFrame:
         further = {"history": self.history} if self._replays else {}
         further |= self._further
         if now_us is not None:

@@ -2,8 +2,9 @@
 
 Spark runs the stream reader's planning in one long-lived process on the driver, and `read` on pickled
 copies in its Python workers; only options travel. Options: `home`, `topics` (JSON list), `clock`, `time`
-(name of the time column), `rows_max`, `tasks`, `settle_us`, `ticks`, and either nothing (a stream) or
-`batches` (a JSON list of offsets: a batch read of exactly these).
+(name of the time column), `rows_max`, `tasks`, `settle_us`, `ticks`. A batch read is of exactly the offsets
+in `batches` (a JSON list), or of those recorded in the topic `history` up to batch `number_max`. With
+`gather`, rows are events that were added up (see gather.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from penstock.clock import SystemClock
 from penstock.flow import history, plan, slices
+from penstock.flow.gather import Gather
 from penstock.flow.offset import Offset, Point, at_rest
 from penstock.flow.plan import Scan
 from penstock.log.log import Log, open_log
@@ -102,6 +104,7 @@ class _Reading:
         self.tasks = int(options["tasks"])
         self.odd = options.get("odd") == "true"
         self.undated = options.get("undated") == "true"
+        self.gather = options.get("gather")
         self.schema = schema
 
     def ranges(self, past: Sequence[Offset]) -> list[_Range]:
@@ -113,9 +116,14 @@ class _Reading:
         if partition.clock_us is not None:
             yield slices.heartbeat(schema, self.time, partition.clock_us)
         if partition.piece is not None:
-            yield from slices.read_slice(
-                log_at(self.home), partition.piece, schema, odd=self.odd, undated=self.undated
-            )
+            yield from self._records(log_at(self.home), partition.piece, schema)
+
+    def _records(self, log: Log, piece: slices.Slice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if not self.gather:
+            return slices.read_slice(log, piece, schema, odd=self.odd, undated=self.undated)
+        gather = Gather.from_json(self.gather)
+        wanted = gather.reads(source_schema(log, self.scan))
+        return gather.gathered(slices.read_slice(log, piece, wanted, odd=False), schema)
 
 
 class LogReader(_Reading, DataSourceReader):
@@ -123,10 +131,15 @@ class LogReader(_Reading, DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
-        self.past = [Offset.from_json(plain) for plain in json.loads(options["batches"])]
+        self.batches = options["batches"]
+        self.history = options.get("history")
+        self.number_max = int(options.get("number_max", -1))
 
     def partitions(self) -> Sequence[InputPartition]:
-        return self.ranges(self.past) if self.past else []
+        past = [Offset.from_json(plain) for plain in json.loads(self.batches)]
+        if self.history:
+            past = history.batches(log_at(self.home), self.history, number_max=self.number_max)
+        return self.ranges(past) if past else []
 
 
 class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):

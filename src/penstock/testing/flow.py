@@ -45,7 +45,7 @@ Moment = str | datetime
 
 @contextmanager
 def running(
-    app: App, *, home: Path | None = None, day: str | date = DAY, rows_max: int = 1_000_000
+    app: App, *, home: Path | None = None, day: str | date = DAY, rows_max: int | None = None
 ) -> Iterator[Run]:
     """Run `app` in virtual time, in a log under `home` (default: a folder that is removed afterwards).
 
@@ -62,7 +62,7 @@ def running(
 class Run:
     """An app under test. Not thread-safe."""
 
-    def __init__(self, app: App, clock: ManualClock, midnight: datetime, *, rows_max: int) -> None:
+    def __init__(self, app: App, clock: ManualClock, midnight: datetime, *, rows_max: int | None) -> None:
         self.app = app
         self._clock = clock
         self._midnight = midnight
