@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,6 +16,7 @@ from penstock.flow.commit import Committer, Diverged, Planned
 from penstock.flow.offset import Offset, Point, at_rest, moved
 from penstock.flow.output import BATCHES, HISTORY, Output
 from penstock.flow.plan import Scan
+from penstock.flow.query import place_of
 
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
 
@@ -166,3 +169,13 @@ def test_partitions_may_be_added_between_two_batches(log: ps.Log, beginning: Poi
     anew.batch(0, first)
     anew.batch(1, anew.next(first.end))
     assert not anew.committer.replaying
+
+
+def test_a_checkpoint_is_out_of_sight_before_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of(str(tmp_path), "shop", "totals")
+    (place.folder / "checkpoint-1" / "offsets").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if it was killed there
+    place.clear()
+    assert not place.folder.exists()

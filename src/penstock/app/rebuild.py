@@ -89,7 +89,7 @@ class Rebuilt:
         for topic in (name, f"{name}{outputs.LATE}", f"{name}{outputs.BATCHES}"):
             if topic in self.app.log.topics():
                 self.app.log.delete_topic(topic)
-        shutil.rmtree(self.scratch.folder, ignore_errors=True)
+        self.scratch.clear()
 
     def _changes(self, number: int) -> pa.Table:
         """What turns the old rows into the new ones."""
@@ -137,7 +137,7 @@ class Rebuilt:
 
     def _move_checkpoint(self, name: str) -> None:
         """Before the position names it: if we die in between, the next start finds none and replays."""
-        shutil.rmtree(self.place.folder, ignore_errors=True)
+        self.place.clear()
         self.place.folder.mkdir(parents=True)
         shutil.move(self.scratch.folder / name, self.place.folder / name)
 
@@ -177,7 +177,7 @@ def _beside(analysed: Analysed) -> Analysed:
 
 def _forget(app: App, scratch: Place, beside: Analysed) -> None:
     """What an earlier rebuild left behind."""
-    shutil.rmtree(scratch.folder, ignore_errors=True)
+    scratch.clear()
     for ending in ("", outputs.LATE, outputs.BATCHES):
         if f"{beside.output.name}{ending}" in app.log.topics():
             app.log.delete_topic(f"{beside.output.name}{ending}")

@@ -30,7 +30,7 @@ class Sizes:
 
 
 QUICK = Sizes(1_000_000, 100_000, 1, 10, ("0 seconds",))
-FULL = Sizes(8_000_000, 400_000, 2, 60, _TRIGGERS)
+FULL = Sizes(8_000_000, 200_000, 2, 60, _TRIGGERS)
 
 
 def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.aggregates import Aggregate
+from penstock.flow.offset import NEVER_US
 from penstock.flow.times import Bools, micros
 from penstock.flow.windows import Hopping, Tumbling
 
@@ -147,14 +148,15 @@ class Gather:
         keys = {f"_key_{number}": events.column(key) for number, key in enumerate(self.keys)}
         keys[_PANE] = pa.array(_micros(events, self.time) // (self.pane_us or _WHOLE_US))
         values = {part.name: part.values(events) for part in self.parts if part.column}
-        kept = {"_time": events.column(self.time), "_watermark": events.column("_watermark")}
-        ways = [("_time", "max"), ("_watermark", "min"), *(part.way for part in self.parts)]
+        kept = {"_time": events.column(self.time)}
         grouped = pa.table({**keys, **values, **kept}).group_by(list(keys), use_threads=False)
-        found = grouped.aggregate(ways)
-        names = [self.time, "_watermark", *(part.name for part in self.parts)]
+        found = grouped.aggregate([("_time", "max"), *(part.way for part in self.parts)])
+        names = [self.time, *(part.name for part in self.parts)]
         made = dict(zip(names, found.columns[-len(names) :], strict=True))
         made |= {key: found.column(f"_key_{number}") for number, key in enumerate(self.keys)}
         made["_heartbeat"] = pa.repeat(pa.scalar(False), found.num_rows)
+        # Before any window: what was gathered is in time.
+        made["_watermark"] = pa.repeat(pa.scalar(NEVER_US), found.num_rows)
         yield from _in_form(found, made, rows)
 
 

@@ -21,6 +21,7 @@ from penstock.log.log import Log
 from penstock.log.topic import WATERMARKS
 
 _TICK_US = 1_000_000
+_LAST_US = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,16 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Append and event times of the records between two points, and of declared watermarks among them."""
+    """Append and event times of the records between two points, and of declared watermarks among them.
+
+    Records that were appended together met the same watermark: one entry stands for all of them.
+    """
 
     appended: Ints
-    event: Ints
-    usable: Bools
+    highest: Ints  # event time; NEVER_US where none is usable
+    lowest: Ints
+    rows: int
+    unusable: int
     declared_at: Ints
     declared: Ints  # as the event time that would move the watermark so far
     declared_in: Ints  # number of the topic
@@ -63,10 +69,9 @@ class Times:
         )
 
     def steps(self, *, lateness_us: int, clock_us: int | None) -> Steps:
-        moving = np.where(self.usable, self.event, NEVER_US)
         return steps_of(
             np.concatenate([self.appended, self.declared_at]),
-            np.concatenate([moving, self.declared]),
+            np.concatenate([self.highest, self.declared]),
             lateness_us=lateness_us,
             clock_us=clock_us,
         )
@@ -85,6 +90,13 @@ def next_batch(
     log: Log, scan: Scan, start: Point, *, until: Ends | None = None, now_us: int = 0, ticks: bool = False
 ) -> Offset:
     """The batch after `start`: what is admitted up to `until`, or a tick of an idle clock, or nothing."""
+    return planned(log, scan, start, until=until, now_us=now_us, ticks=ticks)[0]
+
+
+def planned(
+    log: Log, scan: Scan, start: Point, *, until: Ends | None = None, now_us: int = 0, ticks: bool = False
+) -> tuple[Offset, Steps | None]:
+    """The next batch, and the watermarks in it where it reads something."""
     begun = start  # as the batch before ended: with it, recorded batches follow on one another
     start = _grown(log, start)
     newest_ends = newest(log, scan) if until is None else _wider(until, start)
@@ -93,8 +105,8 @@ def next_batch(
     # Asked again: what was appended before a declaration may have come after we looked.
     times = times.declared_up_to(None if ends == newest(log, scan) else int(times.appended.max(initial=0)))
     if ends == start.ends and not len(times.declared):
-        return _tick(log, scan, begun, now_us) if ticks else offsets.at_rest(begun)
-    seen = _highest(start.seen_us, times.event[times.usable])
+        return (_tick(log, scan, begun, now_us) if ticks else offsets.at_rest(begun)), None
+    seen = _highest(start.seen_us, times.highest[times.highest != NEVER_US])
     end = Point(
         ends,
         seen,
@@ -106,9 +118,8 @@ def next_batch(
         },
     )
     steps = times.steps(lateness_us=scan.lateness_us(log), clock_us=start.clock_us)
-    odd = bool(np.any(~times.usable | (times.event <= steps.met_by(times.appended))))
-    unusable = len(times.usable) - int(np.count_nonzero(times.usable))
-    return Offset(begun, end, now_us, odd, len(times.event), unusable=unusable)
+    odd = bool(times.unusable) or bool(np.any(times.lowest <= steps.met_by(times.appended)))
+    return Offset(begun, end, now_us, odd, times.rows, unusable=times.unusable), steps
 
 
 def read_times(
@@ -118,23 +129,37 @@ def read_times(
 
     `declared`: how many declared watermarks of each topic are known at the end; None for all there are.
     """
-    appended, event, usable = [_NONE], [_NONE], [np.zeros(0, np.bool_)]
+    entries = [(_NONE, _NONE, _NONE)]
+    rows = unusable = 0
     for topic in scan.topics:
         settings = log.port.settings(topic)
+        cuts = [Cuts.of(starts, topic, partition) for partition in range(len(ends[topic]))]
         for partition, batch in _batches(log, topic, starts[0], ends[topic]):
-            times, good = event_times(settings, batch, scan.clock)
-            appended.append(Cuts.of(starts, topic, partition).appended(batch))
-            event.append(times)
-            usable.append(good)
+            times, usable = event_times(settings, batch, scan.clock)
+            entries.append(_entries(cuts[partition].appended(batch), times, usable))
+            rows += len(usable)
+            unusable += len(usable) - int(np.count_nonzero(usable))
     found = [_declarations(log, scan, topic, starts, declared) for topic in scan.topics]
+    appended, highest, lowest = (np.concatenate(column) for column in zip(*entries, strict=True))
     return Times(
-        np.concatenate(appended),
-        np.concatenate(event),
-        np.concatenate(usable),
+        appended,
+        highest,
+        lowest,
+        rows=rows,
+        unusable=unusable,
         declared_at=np.concatenate([at for at, _ in found]),
         declared=np.concatenate([moving for _, moving in found]),
         declared_in=np.repeat(np.arange(len(found)), [len(moving) for _, moving in found]),
     )
+
+
+def _entries(appended: Ints, times: Ints, usable: Bools) -> tuple[Ints, Ints, Ints]:
+    """Append times, and the highest and lowest usable event time at each."""
+    if len(appended) and appended[0] == appended[-1]:  # one append, as large ones are
+        known = times if usable.all() else times[usable]
+        bounds = (known.max(), known.min()) if len(known) else (NEVER_US, _LAST_US)
+        return appended[:1], np.array(bounds[:1], np.int64), np.array(bounds[1:], np.int64)
+    return appended, np.where(usable, times, NEVER_US), np.where(usable, times, _LAST_US)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _HOLD_EVERY_S = 5.0
+_GONE = ".gone-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,14 @@ class Place:
     home: str
     folder: Path
     producer: str
+
+    def clear(self) -> None:
+        """Remove the folder, out of sight first: whoever is killed on the way leaves no half checkpoint."""
+        aside = self.folder.with_name(f"{_GONE}{self.folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        if self.folder.exists():
+            self.folder.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def place_of(home: str, app: str, query: str) -> Place:
@@ -140,7 +149,7 @@ class Query:
 
     def forget_state(self) -> None:
         """Throw the checkpoint away: the next start builds the state anew from the log."""
-        shutil.rmtree(self._place.folder, ignore_errors=True)
+        self._place.clear()
 
     # ---- starting -----------------------------------------------------------------------------
 
@@ -168,7 +177,7 @@ class Query:
         folder = self._place.folder
         if known and (folder / known / "offsets").is_dir():
             return folder / known
-        shutil.rmtree(folder, ignore_errors=True)
+        self._place.clear()
         # A name of its own: a checkpoint must never be taken for another one, here or after a rebuild.
         fresh = folder / f"checkpoint-{uuid.uuid4().hex}"
         fresh.mkdir(parents=True)

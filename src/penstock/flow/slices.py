@@ -36,24 +36,30 @@ class Slice:
     floors: Ints
 
 
-def slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> list[Slice]:
-    """The slices of consecutive batches. Each batch has its own floor: the watermark at its start."""
+def slices_of(
+    log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int, steps: Steps | None = None
+) -> list[Slice]:
+    """The slices of consecutive batches. Each batch has its own floor: the watermark at its start.
+
+    `steps`: the watermarks in them, where they are known from planning.
+    """
     return [
         piece
         for _, batches in groupby(past, key=lambda batch: batch.lenient)
-        for piece in _slices_of(log, scan, list(batches), tasks=tasks)
+        for piece in _slices_of(log, scan, list(batches), tasks, steps)
     ]
 
 
-def _slices_of(log: Log, scan: Scan, past: Sequence[Offset], *, tasks: int) -> list[Slice]:
+def _slices_of(log: Log, scan: Scan, past: Sequence[Offset], tasks: int, steps: Steps | None) -> list[Slice]:
     start, end = past[0].start, past[-1].end
     lateness_us = scan.lateness_us(log)
     starts = [batch.start for batch in past]
-    times = read_times(log, scan, starts, end.ends, declared=end.declared)
-    steps = times.steps(lateness_us=lateness_us, clock_us=start.clock_us)
     if past[0].lenient:
-        steps = Steps(times.appended[:0], times.event[:0], NEVER_US)
-    rows_each = max(_ROWS_MIN, -(-len(times.event) // tasks))
+        steps = Steps(np.zeros(0, np.int64), np.zeros(0, np.int64), NEVER_US)
+    elif steps is None:
+        times = read_times(log, scan, starts, end.ends, declared=end.declared)
+        steps = times.steps(lateness_us=lateness_us, clock_us=start.clock_us)
+    rows_each = max(_ROWS_MIN, -(-sum(batch.rows for batch in past) // tasks))
     return [
         Slice(
             topic, p, first, last, scan.clock, past[-1].processed_us, steps,

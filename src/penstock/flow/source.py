@@ -35,6 +35,7 @@ from penstock.flow import history, plan, slices
 from penstock.flow.gather import Gather
 from penstock.flow.offset import Offset, Point, at_rest
 from penstock.flow.plan import Scan
+from penstock.flow.times import Steps
 from penstock.log.log import Log, open_log
 
 NAME = "penstock"
@@ -107,8 +108,8 @@ class _Reading:
         self.gather = options.get("gather")
         self.schema = schema
 
-    def ranges(self, past: Sequence[Offset]) -> list[_Range]:
-        found = slices.slices_of(log_at(self.home), self.scan, past, tasks=self.tasks)
+    def ranges(self, past: Sequence[Offset], steps: Steps | None = None) -> list[_Range]:
+        found = slices.slices_of(log_at(self.home), self.scan, past, tasks=self.tasks, steps=steps)
         return [_Range(piece) for piece in found]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
@@ -158,6 +159,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         # A virtual clock, for tests: it stands still during a run, and idleness is measured by it.
         self.now_us = int(options["now_us"]) if options.get("now_us") else None
         self.until: Mapping[str, tuple[int, ...]] | None = None
+        self.planned: tuple[Offset, Steps | None] | None = None  # by us, last
 
     @cached_property
     def past(self) -> list[Offset]:
@@ -196,11 +198,13 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
             return recorded or at_rest(start)
         now_us = self.now_us or SystemClock().now_us()
         ticks = self.ticks and (self.until is None or self.now_us is not None)
-        return plan.next_batch(log, self.scan, start, until=self.until, now_us=now_us, ticks=ticks)
+        self.planned = plan.planned(log, self.scan, start, until=self.until, now_us=now_us, ticks=ticks)
+        return self.planned[0]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         batch = Offset.from_json(end)
-        found = self.ranges(history.as_recorded(self.past, batch)) or [_Range(None)]
+        steps = self.planned[1] if self.planned and self.planned[0] == batch else None
+        found = self.ranges(history.as_recorded(self.past, batch), steps) or [_Range(None)]
         if not self.undated and batch.end.clock_us != batch.start.clock_us:
             found[0].clock_us = batch.end.clock_us
         return found
