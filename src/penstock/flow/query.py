@@ -10,7 +10,8 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -130,8 +131,8 @@ class Query:
         # After a batch Spark runs one without data, to close what the watermark has passed: where values come
         # out live that changes no row, and doubles the time until the next one.
         empty_batches = str(self.members[0].mode != "update").lower()
-        self._session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", empty_batches)
-        self.running = writer.start()
+        with _setting(self._session, "spark.sql.streaming.noDataMicroBatches.enabled", empty_batches):
+            self.running = writer.start()
 
     def _check_only_fewer(self, stored: str) -> None:
         """Streams that shared a query go on when one of them is gone: without state, nothing is lost."""
@@ -227,6 +228,17 @@ class Query:
                 operator.late_rows.toArrow(), policy=operator.late
             )
         return found
+
+
+@contextmanager
+def _setting(session: SparkSession, name: str, value: str) -> Iterator[None]:
+    """For a query that is started meanwhile: it keeps a copy of the session's settings."""
+    before = session.conf.get(name) or ""
+    session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        session.conf.set(name, before)
 
 
 def create_output(log: Log, member: Analysed, *, evolve: bool) -> None:
