@@ -97,10 +97,27 @@ def test_a_topic_that_gets_a_column_leaves_its_readers_running(home: Path, spark
     first = {"page": "/a", "ms": 2.0, "at": at(0)}
     run(DDL, first, {**first, "at": at(90)}, {**first, "at": at(1)}).close()
     more = {"page": "/a", "ms": 3.0, "country": "BG"}
-    app = run(f"{DDL}, country STRING", {**more, "at": at(100)}, {**more, "at": at(2)})
-    assert [row["country"] for row in app.log.topic("slow").rows()] == [None, None, None, "BG", "BG"]
-    assert [(row["window_start"], row["n"]) for row in app.read("per_minute")] == [(at(0), 1), (at(60), 2)]
+    run(f"{DDL}, country STRING", {**more, "at": at(100)}, {**more, "at": at(2)}).close()
+    app = run(f"{DDL}, country STRING", {**more, "at": at(101)})
+    assert [row["country"] for row in app.log.topic("slow").rows()] == [None, None, None, "BG", "BG", "BG"]
+    assert [(row["window_start"], row["n"]) for row in app.read("per_minute")] == [(at(0), 1), (at(60), 3)]
     assert [row["row"]["country"] for row in reading.late(app, "per_minute")] == [None, "BG"]
+
+
+def test_a_column_that_is_no_longer_dropped_is_a_change(home: Path, spark: SparkSession) -> None:
+    def run(*, dropped: bool) -> None:
+        app = ps.App("shop", home=home)
+        views = app.topic("views", DDL, event_time="at")
+        app.stream(name="out")(lambda: views.stream().drop("page") if dropped else views.stream())
+        views.append({"page": "/", "ms": 1.0, "at": at(0)})
+        try:
+            Runner(app, Graph(app, spark).analyse()).once()
+        finally:
+            app.close()
+
+    run(dropped=True)
+    with pytest.raises(ps.DefinitionChanged):
+        run(dropped=False)
 
 
 def test_what_sparks_own_grouping_drops_is_counted(app: ps.App, spark: SparkSession) -> None:
@@ -163,6 +180,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "two streams": (
         lambda t: t.stream().union(t.other.stream()),
         "apart from that",
+    ),
+    "one stream twice": (
+        lambda t: t.stream().filter("ms < 1").union(t.stream().filter("ms > 2")),
+        "more than once",
     ),
     "a key without the window": (
         lambda t: ps.aggregate(t.stream(), by="page", window=ps.tumbling("1 s"), n=ps.count()),

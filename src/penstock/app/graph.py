@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from penstock.flow import build as builds
 from penstock.flow import history
 from penstock.flow.build import Build
+from penstock.flow.commit import position_of, producer_of
 from penstock.flow.definition import Analysed, Definition, analyse
 from penstock.flow.output import BATCHES
-from penstock.flow.query import Query, create_output, place_of
+from penstock.flow.query import Query, columns_known, create_output, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,10 @@ class Graph:
             raise definition.wrong(f"it needs itself: {circle}.", "break the circle with a topic of its own")
         self._under_way.append(definition.name)
         build = Build(self.session, self.app.log, str(self.app.home), before_reading=self._ready)
-        found = analyse(definition, build)
+        written = position_of(
+            self.app.log, producer_of(self.app.name, self._written_by(definition.name) or definition.name)
+        )
+        found = analyse(definition, build, known=columns_known(written, definition.name))
         self._under_way.pop()
         self.analysed[definition.name] = found
         self._check_free(found)

@@ -181,7 +181,9 @@ def _news(supervised: Supervised, seen: _Seen) -> Sequence[Any]:
             seen.run, seen.noted = last["runId"], -1
         # The last hundred are slow to fetch, and nearly always the last one is all that is new.
         several = last["batchId"] > seen.noted + 1
-        return [p for p in (running.recentProgress if several else [last]) if p["batchId"] > seen.noted]
+        found = running.recentProgress if several else [last]
+        # While it waits, Spark says what the next batch will be called.
+        return [p for p in found if p["batchId"] > seen.noted and "addBatch" in p["durationMs"]]
     except Exception as error:
         if not is_sparks(error):
             raise

@@ -14,7 +14,7 @@ from penstock.clock import duration_ms
 from penstock.errors import BadDefinition, BadOption
 from penstock.flow import build as builds
 from penstock.flow import gather as gathering
-from penstock.flow.aggregates import Aggregate
+from penstock.flow.aggregates import ARRIVAL, Aggregate
 from penstock.flow.build import AnotherClock, Build, Clock, Emit, Late, Operator
 from penstock.flow.gather import Gather
 from penstock.flow.windows import Hopping, Session, Sliding, Tumbling, Window
@@ -316,7 +316,7 @@ def _check_aggregate(stream: DataFrame, window: Window | None, name: str, a: Agg
             f'an aggregate cannot be named "{name}".', hint="choose a name without _ before it"
         )
     if isinstance(a, Aggregate):
-        a.check(stream.select("*", *builds.PLACE).schema if a.needs_arrival else stream.schema)
+        a.check(stream.select("*", *ARRIVAL).schema if a.needs_arrival else stream.schema)
     elif isinstance(window, Session | Sliding):
         raise BadDefinition(
             f'"{name}" is a Spark column, which {_name(window)} windows cannot compute.',

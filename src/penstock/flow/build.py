@@ -90,7 +90,6 @@ class Build:
     extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
     undated: bool = False  # without state, event times do not matter: every record counts
     source: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)  # one, shared by all who read it
-    narrow: bool = True  # read only the columns that are needed
     columns: frozenset[str] | None = None  # of the source; None for all
     batches: Sequence[Offset] = ()
     closed_us: int | None = None  # in a batch build: how far a stream would have closed windows
@@ -100,6 +99,11 @@ class Build:
     operators: list[Operator] = field(default_factory=list)
     time: str | None = None
     before_reading: Callable[[str], None] | None = None
+
+    def clear(self) -> None:
+        """For another call of the definition."""
+        for left in (self.source, self.topics, self.operators):
+            left.clear()
 
     def scan(self, topics: Sequence[str]) -> Scan:
         return Scan(tuple(topics), self.clock, self.rows_max or _ROWS_MAX, self.settle_us)
@@ -141,17 +145,30 @@ def suspended() -> Iterator[None]:
 def call(function: Callable[[], Any], build: Build) -> DataFrame:
     """Build a definition, again if it counts time by another clock than assumed."""
     try:
-        with building(build):
-            result: DataFrame = function()
-            return result
+        result = _called(function, build)
     except AnotherClock as asked:
         build.clock = asked.clock
-        build.topics.clear()
-        build.operators.clear()
-        build.source.clear()
-        with building(build):
-            again: DataFrame = function()
-            return again
+        build.clear()
+        result = _called(function, build)
+    if _sources(result) > 1:
+        raise BadDefinition(
+            "it reads its stream more than once, and each would be read by itself.",
+            hint="make each part a definition of its own",
+        )
+    return result
+
+
+def _called(function: Callable[[], Any], build: Build) -> DataFrame:
+    with building(build):
+        result: DataFrame = function()
+        return result
+
+
+def _sources(df: Any) -> int:
+    if not getattr(df, "isStreaming", False):
+        return 0
+    leaves: Any = df._jdf.queryExecution().analyzed().collectLeaves()
+    return sum(leaves.apply(number).isStreaming() for number in range(leaves.size()))
 
 
 def stream_of(topics: Sequence[str]) -> DataFrame:
@@ -165,6 +182,23 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
         _check_topics(build, wanted)
         build.source[wanted] = _opened(build, wanted)
     return build.source[wanted]
+
+
+def records(build: Build, topics: Sequence[str], clock: Clock) -> DataFrame:
+    """Topics as they are read by several definitions without state: every column, the system's in sight."""
+    build.clock, build.undated = clock, True
+    build.time = _time_column(build, topics)
+    return build.session.readStream.format("penstock").options(**_options(build, topics)).load()
+
+
+def take(build: Build, topics: tuple[str, ...], clock: Clock, df: DataFrame) -> None:
+    """Let a definition find these records where it opens its topics."""
+    from penstock.flow.hidden import hide
+
+    build.clock = clock
+    build.topics.extend(topics)
+    build.time = _time_column(build, topics)
+    build.source[topics] = hide(_marked(df, build.time), HIDDEN)
 
 
 def _check_topics(build: Build, topics: tuple[str, ...]) -> None:

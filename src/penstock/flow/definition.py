@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, unquote
 
 from penstock.errors import BadDefinition, BadInput
 from penstock.flow import build as builds
@@ -99,17 +100,19 @@ class Analysed:
     def _built(self, build: Build) -> DataFrame:
         from pyspark.errors import AnalysisException
 
-        if build.mode == "stream" and build.narrow:
+        if build.mode == "stream":
             try:
                 return builds.call(self.definition.function, replace(build, columns=self.columns))
             except AnalysisException:  # it names a column that it does not need
-                for left in (build.source, build.topics, build.operators):
-                    left.clear()
+                build.clear()
         return builds.call(self.definition.function, build)
 
 
-def analyse(definition: Definition, build: Build) -> Analysed:
-    """Build a definition without running it; raises BadDefinition with file and line."""
+def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) -> Analysed:
+    """Build a definition without running it; raises BadDefinition with file and line.
+
+    `known`: the columns that its topics had when it first ran.
+    """
     from pyspark.sql import DataFrame
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -141,33 +144,11 @@ def analyse(definition: Definition, build: Build) -> Analysed:
         settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
         # Live sessions keep what can be corrected themselves, and must know when theirs are closed.
         correct_us=max((o.correct_us for o in operators if o.output == "update"), default=0),
-        identity=_identity(_comparable(definition, build, df, stateful=stateful), build, key),
+        identity=_identity(definition, build, df, key, known),
         stateful=stateful,
         time=_time(df),
         columns=None if build.gathers else needed_columns(df),
     )
-
-
-def _comparable(definition: Definition, build: Build, df: DataFrame, *, stateful: bool) -> DataFrame:
-    """The plan over what it needs of its topics: a column that they got since makes no other plan of it.
-
-    Without state, what comes out may have got that column too, which is left aside.
-    """
-    from pyspark.errors import AnalysisException
-
-    kept = df.columns
-    if not stateful and definition.name in build.log.topics():
-        known = build.log.port.settings(definition.name).schema.names
-        kept = [name for name in df.columns if name in known]
-    own = [f"`{name}`" for name in kept]
-    if build.gathers:  # which has only the columns that it needs
-        return df.select(*own)
-    columns = needed_columns(df.select(*own))
-    again = Build(build.session, build.log, build.home, clock=build.clock, columns=columns)
-    try:
-        return outputs.flat(builds.call(definition.function, again)).select(*own)
-    except AnalysisException:  # it names a column that it does not need
-        return df.select(*own)
 
 
 def _check_shape(
@@ -232,14 +213,40 @@ _OF_ONE_BUILD = re.compile(
 )
 
 
-def _identity(df: DataFrame, build: Build, key: tuple[str, ...]) -> str:
-    """The same for the same plan over the same columns, whatever the source text looks like."""
+def _identity(
+    definition: Definition, build: Build, df: DataFrame, key: tuple[str, ...], known: Sequence[str]
+) -> str:
+    """The same for the same plan over the same columns, whatever the source text looks like.
+
+    The columns are part of it: with a column that a topic got since, the plan would be another one.
+    """
+    there: Sequence[str] = build.log.port.settings(build.topics[0]).schema.names
+    if known and set(known) < set(there):
+        df, there = _over(definition, build, known) or df, known
     plan: Any = df._jdf.queryExecution().analyzed()
     text = _OF_ONE_BUILD.sub("", plan.treeString())
     # What Spark does not show: Python is only a name in its plans.
     inside = [(o.name, o.late, o.emit, o.span_us, o.correct_us, o.means) for o in build.operators]
     whole = [text, build.topics, build.clock, inside, key, df.schema.json()]
-    return sha256("\n".join(map(str, whole)).encode()).hexdigest()[:16]
+    digest = sha256("\n".join(map(str, whole)).encode()).hexdigest()[:16]
+    return f"{digest}:{','.join(map(quote, there))}"
+
+
+def columns_in(identity: str) -> list[str]:
+    """The columns that a topic had when a definition of this identity first ran."""
+    return [unquote(name) for name in identity.partition(":")[2].split(",") if name]
+
+
+def _over(definition: Definition, build: Build, columns: Sequence[str]) -> DataFrame | None:
+    """The definition over these columns of its topics; None if it needs others."""
+    from pyspark.errors import AnalysisException
+
+    narrow = frozenset((*columns, *builds.HIDDEN))
+    again = Build(build.session, build.log, build.home, clock=build.clock, columns=narrow)
+    try:
+        return outputs.flat(builds.call(definition.function, again))
+    except (AnalysisException, BadInput, BadDefinition):
+        return None
 
 
 def _time(df: DataFrame) -> str | None:

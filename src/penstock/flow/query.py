@@ -13,19 +13,18 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import DefinitionChanged
+from penstock.flow import build as builds
 from penstock.flow import history
 from penstock.flow import output as outputs
 from penstock.flow.build import Build
 from penstock.flow.commit import Committer, Planned, Position, position_of, producer_of, run_only
-from penstock.flow.definition import Analysed
+from penstock.flow.definition import Analysed, columns_in
 from penstock.flow.offset import Offset
 from penstock.log.log import Log
 from penstock.log.settings import TopicSettings
@@ -48,15 +47,20 @@ class Place:
 
     def clear(self) -> None:
         """Remove the folder, out of sight first: whoever is killed on the way leaves no half checkpoint."""
-        aside = self.folder.with_name(f"{_GONE}{self.folder.name}")
-        shutil.rmtree(aside, ignore_errors=True)
         if self.folder.exists():
-            self.folder.rename(aside)
+            self.folder.rename(self.folder.with_name(f"{_GONE}{uuid.uuid4().hex}"))
+        for aside in self.folder.parent.glob(f"{_GONE}*"):
             shutil.rmtree(aside, ignore_errors=True)
 
 
 def place_of(home: str, app: str, query: str) -> Place:
     return Place(home, Path(home) / "flow" / app / query, producer_of(app, query))
+
+
+def columns_known(position: Position | None, name: str) -> list[str]:
+    """The columns that a definition's topics had when it first ran; empty if it has not."""
+    parts = position.identity.split() if position else []
+    return next((columns_in(part) for part in parts if part.startswith(f"{name}=")), [])
 
 
 def identity_of(members: Sequence[Analysed]) -> str:
@@ -128,9 +132,10 @@ class Query:
         writer = (
             writer.trigger(availableNow=True) if once else writer.trigger(processingTime=every or "0 seconds")
         )
-        # After a batch Spark runs one without data, to close what the watermark has passed: where values come
-        # out live that changes no row, and doubles the time until the next one.
-        empty_batches = str(self.members[0].mode != "update").lower()
+        # After a batch Spark runs one without data, to close what the watermark has passed: where our own
+        # operators give live values that changes no row, and doubles the time until the next one.
+        live = self.members[0].mode == "update" and not self.members[0].sparks_own
+        empty_batches = str(not live).lower()
         with _setting(self._session, "spark.sql.streaming.noDataMicroBatches.enabled", empty_batches):
             self.running = writer.start()
 
@@ -162,12 +167,9 @@ class Query:
         further |= self._further
         if now_us is not None:
             further["now_us"] = str(now_us)
-        # Those that share a source read it with all its columns: it is one source only if all see the same.
-        narrow = len(self.members) == 1
-        build = self._build(ticks=ticks, rows_max=rows_max, further=further, narrow=narrow)
-        if len(self.members) == 1:
-            return self.members[0].build(build)
-        return _united([member.build(build) for member in self.members])
+        build = self._build(ticks=ticks, rows_max=rows_max, further=further)
+        (first, *others) = self.members
+        return builds.records(build, first.topics, first.clock) if others else first.build(build)
 
     @property
     def _replays(self) -> bool:
@@ -207,10 +209,16 @@ class Query:
             self._log.port.hold(self._place.producer, topic, dict(enumerate(ends)), reason=reason)
 
     def _tables(self, df: DataFrame) -> Mapping[str, pa.Table]:
-        table = df.toArrow()
-        if len(self.members) == 1:
-            return {self.members[0].output.name: table}
-        return {member.output.name: _part(table, number) for number, member in enumerate(self.members)}
+        """What came out of a batch; where several share it, each computes its own from the records."""
+        (first, *others) = self.members
+        if not others:
+            return {first.output.name: df.toArrow()}
+        found: dict[str, pa.Table] = {}
+        for member in self.members:
+            build = self._build(mode="batch")
+            builds.take(build, member.topics, member.clock, df)
+            found[member.output.name] = member.build(build).toArrow()
+        return found
 
     def _late_pairs(self, batch: Offset) -> Mapping[str, pa.Table]:
         """A second look at a batch that has rows behind the watermark or without a usable time."""
@@ -232,7 +240,7 @@ class Query:
 
 @contextmanager
 def _setting(session: SparkSession, name: str, value: str) -> Iterator[None]:
-    """For a query that is started meanwhile: it keeps a copy of the session's settings."""
+    """For a query that is started meanwhile: Spark copies the session's settings when it starts one."""
     before = session.conf.get(name) or ""
     session.conf.set(name, value)
     try:
@@ -297,29 +305,6 @@ def _evolved(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:
 
 def _planned(checkpoint: Path, spark_batch: int) -> Planned:
     """What Spark wrote down about a batch before it began it."""
-    lines = (checkpoint / "offsets" / str(spark_batch)).read_text().splitlines()
-    return Planned(Offset.from_json(json.loads(lines[2])), int(json.loads(lines[1])["batchWatermarkMs"]))
-
-
-def _united(parts: Sequence[DataFrame]) -> DataFrame:
-    """Several results as one: each in a column of its own, with its number beside it."""
-    from pyspark.sql import functions as F
-
-    types = [f"struct<{','.join(f'`{n}`:{t}' for n, t in part.dtypes)}>" for part in parts]
-
-    def tagged(number: int, part: DataFrame) -> DataFrame:
-        own = F.struct(*(F.col(f"`{name}`") for name in part.columns))
-        columns = [
-            (own if i == number else F.lit(None)).cast(kind).alias(f"part_{i}")
-            for i, kind in enumerate(types)
-        ]
-        return part.select(F.lit(number).alias("_member"), *columns)
-
-    return reduce(lambda one, other: one.union(other), (tagged(n, part) for n, part in enumerate(parts)))
-
-
-def _part(table: pa.Table, number: int) -> pa.Table:
-    own = table.filter(pc.equal(table.column("_member"), number)).column(f"part_{number}").combine_chunks()
-    if isinstance(own, pa.ChunkedArray):
-        own = own.chunk(0) if own.num_chunks else pa.array([], own.type)
-    return pa.Table.from_arrays(own.flatten(), names=[field.name for field in own.type])
+    written = (checkpoint / "offsets" / str(spark_batch)).read_text()
+    _version, metadata, offset = written.splitlines()  # of one source: it is the position
+    return Planned(Offset.from_json(json.loads(offset)), int(json.loads(metadata)["batchWatermarkMs"]))
