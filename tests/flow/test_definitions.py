@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.cli.command import Command
 
 import penstock as ps
 from penstock.app import reading
@@ -17,6 +18,8 @@ from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.status import Watch
 from penstock.app.verify import verify
+from penstock.errors import ViewBehind
+from penstock.flow import build as builds
 
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
 DDL = "page STRING, ms DOUBLE, at TIMESTAMP"
@@ -49,6 +52,12 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
         named = stream.select(F.upper("page").alias("shown"), "moment")
         return ps.aggregate(named, by="shown", window=ps.tumbling("1 minute"), n=F.count("*"))
 
+    @app.view(key=["page", "window"])
+    def as_appended() -> DataFrame:
+        return ps.aggregate(
+            views.stream(), by="page", window=ps.tumbling("1 minute"), clock="append", n=ps.count()
+        )
+
     @app.stream()
     def short() -> DataFrame:
         return views.stream().filter("ms < 3").select("page", "at")
@@ -68,6 +77,9 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
     assert [(each.name, each.verdict) for each in found if each.verdict != "equal"] == []
     assert [row["n"] for row in app.read("sessions_of_all")] == [2, 1, 1]
     assert sum(row["n"] for row in app.read("of_two_topics")) == 10
+    assert sum(row["n"] for row in app.read("as_appended")) == 5
+    assert all(row["window_start"] > at(0) for row in app.read("as_appended"))
+    assert app.read("of_two_topics").to_pandas()["n"].sum() == 10
     assert {row["shown"] for row in app.read("renamed_and_filtered")} == {"/A"}
     rows = [len(list(app.log.topic(name).rows())) for name in ("short", "long")]
     assert sum(rows) == 5
@@ -102,6 +114,42 @@ def test_a_topic_that_gets_a_column_leaves_its_readers_running(home: Path, spark
     assert [row["country"] for row in app.log.topic("slow").rows()] == [None, None, None, "BG", "BG", "BG"]
     assert [(row["window_start"], row["n"]) for row in app.read("per_minute")] == [(at(0), 1), (at(60), 3)]
     assert [row["row"]["country"] for row in reading.late(app, "per_minute")] == [None, "BG"]
+
+
+def test_a_reader_waits_for_its_own_writes(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at", lateness="5 seconds")
+
+    @app.view(key="page")
+    def totals() -> DataFrame:
+        return ps.aggregate(views.stream(), by="page", n=ps.count())
+
+    runner = Runner(app, Graph(app, spark).analyse(), every="1 second")
+    first = views.append({"page": "/", "ms": 1.0, "at": at(0)})
+    with pytest.raises(ViewBehind):
+        app.read("totals", after=first, timeout="10 ms")
+    runner.start()
+    try:
+        assert [row["n"] for row in app.read("totals", after=first, timeout="60 seconds")] == [1]
+        second = views.append({"page": "/", "ms": 1.0, "at": at(1)})
+        assert [row["n"] for row in app.read("totals", after=second, timeout="60 seconds")] == [2]
+    finally:
+        runner.stop()
+
+
+def test_a_view_whose_input_is_gone_cannot_be_verified(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at", lateness="5 seconds")
+
+    @app.view(key="page")
+    def totals() -> DataFrame:
+        return ps.aggregate(views.stream(), by="page", n=ps.count())
+
+    views.append({"page": "/", "ms": 1.0, "at": at(0)})
+    graph = Graph(app, spark).analyse()
+    Runner(app, graph).once()
+    app.log.alter_topic("views", retention="1 ms")
+    assert Command(app.home)("topic", "compact", "views").exit_code == 0
+    found = verify(app, graph, "totals")
+    assert (found.verdict, "before offset 1 of partition 0" in found.reason) == ("not verifiable", True)
 
 
 def test_a_column_that_is_no_longer_dropped_is_a_change(home: Path, spark: SparkSession) -> None:
@@ -185,6 +233,18 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda t: t.stream().filter("ms < 1").union(t.stream().filter("ms > 2")),
         "more than once",
     ),
+    "a topic that is not there": (lambda t: t.missing(), 'no topic "view"'),
+    "an order without an end": (lambda t: t.stream().orderBy("ms"), "Sorting is not supported"),
+    "a correction of single rows": (
+        lambda t: ps.deduplicate(t.stream(), id="page", within="1 s", late="correct"),
+        "late='correct'",
+    ),
+    "a correction of sliding windows": (
+        lambda t: ps.aggregate(
+            t.stream(), by="page", window=ps.sliding("1 s"), late="correct", correct_for="1 s", n=ps.count()
+        ),
+        "final when it comes out",
+    ),
     "a key without the window": (
         lambda t: ps.aggregate(t.stream(), by="page", window=ps.tumbling("1 s"), n=ps.count()),
         "a row for every window",
@@ -223,6 +283,7 @@ def test_a_wrong_definition_is_named_with_file_and_line(app: ps.App, spark: Spar
     make, says = WRONG[what]
     topic: Any = app.topic("views", DDL, event_time="at")
     topic.other = app.topic("others", DDL, event_time="at")
+    topic.missing = lambda: builds.stream_of(["view"])
 
     @app.view(key="page")
     def wrong() -> Any:

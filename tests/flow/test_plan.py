@@ -21,6 +21,7 @@ from penstock.flow import plan, slices
 from penstock.flow.offset import NEVER_US, Offset, at_rest
 from penstock.flow.plan import Scan
 from penstock.flow.source import source_schema
+from penstock.flow.times import event_times
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.log import Log
 
@@ -298,3 +299,31 @@ def test_partitions_added_later_are_read_from_their_beginning(topic: Written) ->
     batch = topic.next(first)
     assert batch.end.ends == {"events": (1, 0, 0, 0, 1)}
     assert topic.met([first, batch])[4, 0] == START_US - LATENESS_S * SECOND
+
+
+@pytest.mark.parametrize(
+    ("occurred", "sent", "received", "says"),
+    [
+        (10, 20, 3_620, 3_610),  # an hour slow
+        (4_000, 4_000, 100, 100),  # an hour and more ahead
+        (10, 90_000, 90_000, None),  # offline for more than a day
+        (30, 20, 40, None),  # sent before it occurred
+        (None, 20, 20, None),
+        (10, None, 20, None),
+        (10, 20, None, None),
+        (10, 20, 10_000_000, None),  # received months ahead of the append
+    ],
+)
+def test_a_corrected_time_is_what_the_clocks_tell_or_nothing(
+    topic: Written, occurred: float | None, sent: float | None, received: float | None, says: float | None
+) -> None:
+    corrected = ps.corrected_time("occurred", "sent", "received", offline_max="1 day")
+    devices = topic.log.create_topic(
+        "devices", "occurred TIMESTAMP, sent TIMESTAMP, received TIMESTAMP", event_time=corrected
+    )
+    topic.clock.advance(100_000)
+    values = {"occurred": occurred, "sent": sent, "received": received}
+    devices.append({name: None if value is None else at(value) for name, value in values.items()})
+    (batch,) = devices.read()
+    times, usable = event_times(devices.settings, batch, "event")
+    assert (times[0] - START_US if usable[0] else None) == (None if says is None else says * SECOND)

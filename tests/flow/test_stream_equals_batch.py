@@ -142,6 +142,7 @@ def test_windows_are_right_under_every_policy(
         sure_of_batch(world, name)
         assume(behind(late) >= 5)  # or the log shows nothing
     assume(any(row["revision"] for row in world.rows("correct_gathered")))
+    assert cases >= 40
     report(f"stream = oracle = batch, {type(window).__name__.lower()}: {cases} cases")
 
 
@@ -179,6 +180,7 @@ def test_sessions_are_right_under_every_policy(
         sure_of_batch(world, name)
         assume(behind(late) >= 5)
     assume(behind(world.late("correct")) < behind(world.late("live")))
+    assert cases >= 40
     report(f"stream = oracle = batch, session: {cases} cases")
 
 
@@ -209,6 +211,7 @@ def test_sliding_windows_are_right_under_every_policy(
         sure_of_late(world, name, late, rows_kept=name != "drop")
         sure_of_batch(world, name)
         assume(behind(late) >= 5)
+    assert cases >= 40
     report(f"stream = oracle = batch, sliding: {cases} cases")
 
 
@@ -245,6 +248,7 @@ def test_what_has_no_window_is_never_late(home: Path, spark: SparkSession, repor
         assume(late)
         sure_of_late(world, name, late)
         sure_of_batch(world, name)
+    assert cases >= 40
     report(f"stream = oracle = batch, without windows: {cases} cases")
 
 
@@ -283,4 +287,5 @@ def test_repeats_are_left_out_and_order_is_made(
         sure_of_late(world, name, late, rows_kept=not name.endswith("drop"))
         sure_of_batch(world, name)
         assume(behind(late) >= 5)
+    assert cases >= 40
     report(f"stream = oracle = batch, deduplicate and in_order: {cases} cases")

@@ -134,7 +134,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
     _check_shape(definition, key, own, operators, stateful=stateful)
     correct_us = max((operator.correct_us for operator in operators), default=0)
     lateness_us = build.scan(build.topics).lateness_us(build.log)
-    return Analysed(
+    found = Analysed(
         definition,
         tuple(build.topics),
         build.clock,
@@ -149,6 +149,18 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
         time=_time(df),
         columns=None if build.gathers else needed_columns(df),
     )
+    with definition.blamed():
+        _check_supported(df, found.mode)
+    return found
+
+
+def _check_supported(df: DataFrame, mode: str) -> None:
+    """Spark asks this when a query starts, and then others may be running already."""
+    jvm: Any = df.sparkSession._jvm
+    spark = jvm.org.apache.spark.sql
+    output = spark.streaming.OutputMode.Append() if mode == "append" else spark.streaming.OutputMode.Update()
+    plan: Any = df._jdf.queryExecution().analyzed()
+    spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, output)
 
 
 def _check_shape(
@@ -205,7 +217,9 @@ def _has_state(df: DataFrame) -> bool:
     return bool(_STATEFUL.search(plan.treeString()))
 
 
-_STATEFUL = re.compile(r"\b(Aggregate|Deduplicate\w*|TransformWithState\w*|FlatMapGroups\w*)\b")
+_STATEFUL = re.compile(
+    r"\b(Aggregate|Deduplicate\w*|TransformWithState\w*|FlatMapGroups\w*|GlobalLimit|LocalLimit)\b"
+)
 _OF_ONE_BUILD = re.compile(
     r"(?<=[\w`)])#\d+L?|@[0-9a-f]+"  # numbers of columns and objects
     r"|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of a watermark

@@ -76,6 +76,8 @@ def _in_time(stream: DataFrame, operator: Operator) -> DataFrame:
     """The rows that are not late; the others are told to the build."""
     from pyspark.sql import functions as F
 
+    if operator.late not in ("divert", "drop"):
+        raise BadDefinition(f"late={operator.late!r}.", hint='single rows take late="divert" or late="drop"')
     build, time = builds.current(), time_of(stream)
     build.operators.append(operator)
     rows = with_system(stream)

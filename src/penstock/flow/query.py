@@ -134,7 +134,7 @@ class Query:
         )
         # After a batch Spark runs one without data, to close what the watermark has passed: where our own
         # operators give live values that changes no row, and doubles the time until the next one.
-        live = self.members[0].mode == "update" and not self.members[0].sparks_own
+        live = not once and self.members[0].mode == "update" and not self.members[0].sparks_own
         empty_batches = str(not live).lower()
         with _setting(self._session, "spark.sql.streaming.noDataMicroBatches.enabled", empty_batches):
             self.running = writer.start()
