@@ -59,7 +59,7 @@ class Driven:
 
 
 def planned(log: ps.Log, start: Point, *, rows_max: int = 100) -> Offset:
-    return plan.next_batch(log, Scan(("events",), rows_max=rows_max), start, now_us=1)
+    return plan.next_batch(log, Scan(("events",), rows_max=rows_max), start, now_us=1)[0]
 
 
 @pytest.fixture

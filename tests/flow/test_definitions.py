@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F
 from tests.cli.command import Command
 
 import penstock as ps
-from penstock.app import reading
+from penstock.app import reading, rebuild
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.status import Watch
@@ -64,7 +65,7 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
 
     @app.stream()
     def long() -> DataFrame:
-        return views.stream().filter("ms >= 3").select("page", "ms", "at")
+        return views.stream().filter("ms >= 3").select("page", "ms", "at", F.col("_offset").alias("place"))
 
     for seconds in (0, 3, 30, 65, 200):
         views.append({"page": "/a", "ms": float(seconds % 7), "at": at(seconds)})
@@ -84,6 +85,7 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
     rows = [len(list(app.log.topic(name).rows())) for name in ("short", "long")]
     assert sum(rows) == 5
     assert all(rows)
+    assert [row["place"] for row in app.log.topic("long").rows()] == [1, 4]
 
 
 def test_a_topic_that_gets_a_column_leaves_its_readers_running(home: Path, spark: SparkSession) -> None:
@@ -150,6 +152,67 @@ def test_a_view_whose_input_is_gone_cannot_be_verified(app: ps.App, spark: Spark
     assert Command(app.home)("topic", "compact", "views").exit_code == 0
     found = verify(app, graph, "totals")
     assert (found.verdict, "before offset 1 of partition 0" in found.reason) == ("not verifiable", True)
+
+
+def test_a_view_that_takes_a_new_column_in_is_rebuilt_once(home: Path, spark: SparkSession) -> None:
+    def analysed(ddl: str, **more: Any) -> Graph:
+        app = ps.App("shop", home=home)
+        views = app.topic("views", ddl, event_time="at")
+        app.view(key="page", name="totals")(
+            lambda: ps.aggregate(views.stream(), by="page", newest=ps.last("ms"), **more)
+        )
+        views.append({"page": "/", "ms": 1.0, "at": at(0)})
+        return Graph(app, spark).analyse()
+
+    def run(graph: Graph) -> None:
+        Runner(graph.app, graph).once()
+
+    run(analysed(DDL))
+    wider, country = f"{DDL}, country STRING", ps.last("country")
+    graph = analysed(wider, country=country)
+    with pytest.raises(ps.DefinitionChanged):
+        run(graph)
+    rebuild.prepare(graph.app, graph, "totals").swap()
+    run(analysed(wider, country=country))
+    run(analysed(f"{wider}, city STRING", country=country))
+
+
+def test_a_users_own_state_hears_of_the_time(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at", lateness="0 seconds", idle_after="1 day")
+
+    def step(key: Any, frames: Any, state: Any) -> Any:
+        import pandas as pd
+
+        if state.hasTimedOut:
+            state.remove()
+            yield pd.DataFrame({"page": [key[0]], "what": ["timed out"]})
+            return
+        newest = max(frame["at"].max() for frame in frames)
+        state.update((0,))
+        state.setTimeoutTimestamp(int(newest.timestamp() * 1_000) + 10_000)
+        yield pd.DataFrame({"page": [key[0]], "what": ["open"]})
+
+    @app.view(key="page")
+    def pages() -> DataFrame:
+        return (
+            views.stream()
+            .groupBy("page")
+            .applyInPandasWithState(step, "page STRING, what STRING", "n INT", "update", "EventTimeTimeout")
+        )
+
+    runner = Runner(app, Graph(app, spark).analyse())
+    runner.start()
+    try:
+        for page, seconds in (("/a", 0), ("/b", 100)):
+            done = views.append({"page": page, "ms": 1.0, "at": at(seconds)})
+            app.read("pages", after=done, timeout="100 seconds")
+        deadline = time.monotonic() + 60
+        while (found := {row["page"]: row["what"] for row in app.read("pages")})["/a"] == "open":
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+    finally:
+        runner.stop()
+    assert found == {"/a": "timed out", "/b": "open"}
 
 
 def test_a_column_that_is_no_longer_dropped_is_a_change(home: Path, spark: SparkSession) -> None:

@@ -71,7 +71,7 @@ class Written:
 
     def next(self, start: Offset, *, rows_max: int = 1_000_000, ticks: bool = False) -> Offset:
         now_us = self.clock.now_us()
-        return plan.next_batch(self.log, self.scan(rows_max), start.end, now_us=now_us, ticks=ticks)
+        return plan.next_batch(self.log, self.scan(rows_max), start.end, now_us=now_us, ticks=ticks)[0]
 
     def begin(self) -> Offset:
         return at_rest(plan.beginning(self.log, self.scan()))
@@ -234,10 +234,26 @@ def test_records_appended_before_a_declaration_are_not_late_by_it(topic: Written
     topic.append(0, [3.0])
     topic.clock.advance(1)
     topic.declare(10)
-    first = plan.next_batch(topic.log, topic.scan(), topic.begin().end, until=until)
+    first, _ = plan.next_batch(topic.log, topic.scan(), topic.begin().end, until=until)
     second = topic.next(first)
     assert topic.met([second]) == {(0, 1): START_US - 1 * SECOND}
     assert second.end.watermark_us(LATENESS_S * SECOND) == START_US + 10 * SECOND
+
+
+def test_a_batch_knows_whether_it_needs_a_second_look(topic: Written) -> None:
+    topic.append(0, [10.0])
+    first = topic.next(topic.begin())
+    topic.clock.advance(1)
+    topic.append(0, [9.0, 9.5])
+    in_time = topic.next(first)
+    topic.clock.advance(1)
+    topic.append(0, [9.0, 1.0])
+    late = topic.next(in_time)
+    topic.clock.advance(1)
+    topic.append(0, [11.0, None])
+    without_time = topic.next(late)
+    assert [batch.odd for batch in (first, in_time, late, without_time)] == [False, False, True, True]
+    assert [batch.unusable for batch in (first, in_time, late, without_time)] == [0, 0, 0, 1]
 
 
 def test_a_declaration_alone_is_a_batch(topic: Written) -> None:
@@ -255,15 +271,15 @@ def test_a_watermark_declared_for_any_of_several_topics_counts(topic: Written) -
     topic.log.create_topic("more", "at TIMESTAMP", event_time="at", lateness=LATENESS_S)
     scan = Scan(("events", "more"))
     topic.append(0, [1.0])
-    first = plan.next_batch(topic.log, scan, plan.beginning(topic.log, scan))
+    first, _ = plan.next_batch(topic.log, scan, plan.beginning(topic.log, scan))
     topic.log.topic("more").watermark(at(7))
-    second = plan.next_batch(topic.log, scan, first.end)
+    second, _ = plan.next_batch(topic.log, scan, first.end)
     assert second.end.declared == {"events": 0, "more": 1}
     assert second.end.watermark_us(LATENESS_S * SECOND) == START_US + 7 * SECOND
     topic.declare(9)
-    third = plan.next_batch(topic.log, scan, second.end)
+    third, _ = plan.next_batch(topic.log, scan, second.end)
     assert third.end.watermark_us(LATENESS_S * SECOND) == START_US + 9 * SECOND
-    assert plan.next_batch(topic.log, scan, third.end) == at_rest(third.end)
+    assert plan.next_batch(topic.log, scan, third.end) == (at_rest(third.end), None)
 
 
 def test_an_idle_topics_clock_goes_on_until_all_windows_must_have_closed(topic: Written) -> None:

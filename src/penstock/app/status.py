@@ -98,8 +98,8 @@ class Watch:
         self._seen = {query.name: _Seen(_read(self._stored(query))) for query in runner.graph.queries()}
 
     def _stored(self, query: Query) -> Ends:
-        if query.stored is not None:
-            return query.stored.batch.end.ends
+        if (position := query.stored) is not None:
+            return position.batch.end.ends
         return beginning(self._runner.app.log, Scan(query.members[0].topics)).ends
 
     def look(self) -> Status:

@@ -100,6 +100,7 @@ class Committer:
         checkpoint: str,
         outputs: Mapping[str, Output],
         drops_unusable: bool = False,
+        dropped: int = 0,
         lateness_us: int,
         late_table: LateTable,
     ) -> None:
@@ -109,7 +110,7 @@ class Committer:
         self._checkpoint = checkpoint
         self._outputs = outputs
         self._drops_unusable = drops_unusable
-        self.dropped = 0  # rows that are nowhere, since it began
+        self.dropped = dropped  # rows that are nowhere, since the query was made
         self._lateness_us = lateness_us
         self._late_table = late_table
         stored = producer.position()

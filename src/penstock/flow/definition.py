@@ -236,7 +236,9 @@ def _identity(
     """
     there: Sequence[str] = build.log.port.settings(build.topics[0]).schema.names
     if known and set(known) < set(there):
-        df, there = _over(definition, build, known) or df, known
+        before = _over(definition, build, known)
+        if before is not None:
+            df, there = before, known
     plan: Any = df._jdf.queryExecution().analyzed()
     text = _OF_ONE_BUILD.sub("", plan.treeString())
     # What Spark does not show: Python is only a name in its plans.

@@ -98,11 +98,13 @@ class Gather:
     def gathered(self, batches: Iterable[pa.RecordBatch], rows: pa.Schema) -> Iterator[pa.RecordBatch]:
         """`batches` have the columns of `reads`; what comes out has those of `rows`."""
         waiting: list[pa.RecordBatch] = []
+        many = 0
         for batch in batches:
             waiting.append(batch)
-            if sum(each.num_rows for each in waiting) >= _ROWS:
+            many += batch.num_rows
+            if many >= _ROWS:
                 yield from self._gathered(pa.Table.from_batches(waiting), rows)
-                waiting = []
+                waiting, many = [], 0
         if waiting:
             yield from self._gathered(pa.Table.from_batches(waiting), rows)
 
@@ -121,9 +123,9 @@ class Gather:
         if self.pane_us:
             found |= _micros(events, self.time) <= _micros(events, "_watermark")
         for part in self.parts:
-            column = events.column(part.column) if part.column else None
-            if column is None:
+            if part.column is None:
                 continue
+            column = events.column(part.column)
             if part.kind in ("min", "max") and pa.types.is_floating(column.type):
                 found |= np.asarray(pc.fill_null(pc.is_nan(column), False))
             if part.kind == "sum" and pa.types.is_integer(column.type):

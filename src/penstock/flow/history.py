@@ -114,5 +114,6 @@ def chunk(
         last += 1
         rows += past[last].rows
     lenient = lenient or past[first].lenient
-    odd = any(batch.odd for batch in past[first : last + 1])
-    return Offset(start, past[last].end, past[last].processed_us, odd, rows, lenient)
+    together = past[first : last + 1]
+    odd, unusable = any(batch.odd for batch in together), sum(batch.unusable for batch in together)
+    return Offset(start, past[last].end, past[last].processed_us, odd, rows, lenient, unusable)

@@ -88,15 +88,11 @@ def newest(log: Log, scan: Scan) -> Ends:
 
 def next_batch(
     log: Log, scan: Scan, start: Point, *, until: Ends | None = None, now_us: int = 0, ticks: bool = False
-) -> Offset:
-    """The batch after `start`: what is admitted up to `until`, or a tick of an idle clock, or nothing."""
-    return planned(log, scan, start, until=until, now_us=now_us, ticks=ticks)[0]
-
-
-def planned(
-    log: Log, scan: Scan, start: Point, *, until: Ends | None = None, now_us: int = 0, ticks: bool = False
 ) -> tuple[Offset, Steps | None]:
-    """The next batch, and the watermarks in it where it reads something."""
+    """The batch after `start`: what is admitted up to `until`, or a tick of an idle clock, or nothing.
+
+    And the watermarks in it, where it reads something.
+    """
     begun = start  # as the batch before ended: with it, recorded batches follow on one another
     start = _grown(log, start)
     newest_ends = newest(log, scan) if until is None else _wider(until, start)

@@ -123,6 +123,7 @@ class Query:
             checkpoint=checkpoint.name,
             outputs={member.output.name: member.output for member in self.members},
             drops_unusable=self.members[0].sparks_own,
+            dropped=self.committer.dropped if self.committer else 0,
             late_table=self._late_pairs,
             lateness_us=self._build().scan(self.members[0].topics).lateness_us(self._log),
         )  # fmt: skip

@@ -198,7 +198,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
             return recorded or at_rest(start)
         now_us = self.now_us or SystemClock().now_us()
         ticks = self.ticks and (self.until is None or self.now_us is not None)
-        self.planned = plan.planned(log, self.scan, start, until=self.until, now_us=now_us, ticks=ticks)
+        self.planned = plan.next_batch(log, self.scan, start, until=self.until, now_us=now_us, ticks=ticks)
         return self.planned[0]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
