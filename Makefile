@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # demo: stop after so many seconds.
 FOR ?=
-# bench: which one; JSON=1 for one JSON object, QUICK=1 for under a minute.
+# bench: which one; JSON=1 for one JSON object, QUICK=1 for less exact and sooner.
 NAME ?= log
 JSON ?=
 QUICK ?=

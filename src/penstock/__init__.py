@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.flow.operators import deduplicate as deduplicate
     from penstock.flow.operators import in_order as in_order
     from penstock.flow.operators import latest as latest
+    from penstock.flow.source import LogSource as LogSource
     from penstock.flow.windows import hopping as hopping
     from penstock.flow.windows import session as session
     from penstock.flow.windows import sliding as sliding
@@ -107,6 +108,7 @@ _HOMES = {
     "Consumer": "penstock.log.consumer",
     "Event": "penstock.log.event",
     "Log": "penstock.log.log",
+    "LogSource": "penstock.flow.source",
     "Position": "penstock.log.port",
     "Producer": "penstock.log.producer",
     "Topic": "penstock.log.topic",
@@ -134,6 +136,7 @@ __all__ = [
     "IncompatibleSchema",
     "LockTimeout",
     "Log",
+    "LogSource",
     "NotOwner",
     "NotSupported",
     "OffsetOutOfRange",

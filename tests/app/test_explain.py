@@ -110,6 +110,61 @@ def test_rows_that_are_all_late_are_told_as_that(app: ps.App, spark: SparkSessio
     assert _reasons(app)["all late"].facts == {"late": 1, "rows": 1}
 
 
+def test_rows_behind_a_declared_watermark_are_all_late(app: ps.App, spark: SparkSession) -> None:
+    app.topics["views"].watermark(at(600))
+    _append(app, 0, 1)
+    Runner(app, Graph(app, spark).analyse()).once()
+    assert _reasons(app)["all late"].facts == {"late": 2, "rows": 2}
+
+
+def test_a_view_of_final_rows_names_the_watermark_it_waits_for(home: Path, spark: SparkSession) -> None:
+    made = ps.App("shop", home=home)
+    views = made.topic("views", "page STRING, at TIMESTAMP", event_time="at", lateness="5 seconds")
+
+    @made.view(key=["page", "window"])
+    def per_minute() -> DataFrame:
+        return ps.aggregate(
+            views.stream(), by="page", window=ps.tumbling("1 minute"), emit="final", views=ps.count()
+        )
+
+    _append(made, 0, 30)
+    Runner(made, Graph(made, spark).analyse()).once()
+    due = _reasons(made)["nothing due"]
+    assert "the watermark is 2026-11-01 10:00:25Z, and what ends later has not closed" in due.text
+    assert (due.blocks, due.facts["rows"], due.facts["held_by"]) == (True, 2, "newer event")
+    made.close()
+
+
+def test_a_clock_that_goes_on_by_itself_is_told_as_idle(app: ps.App, spark: SparkSession) -> None:
+    _append(app, 0)
+    graph = Graph(app, spark).analyse()
+    Runner(app, graph).once()
+    later_us = time.time_ns() // 1_000 + 40_000_000
+    Runner(app, graph, now_us=later_us).once()
+    found = explaining.explain(app, "per_minute", now_us=later_us)
+    (waits,) = (reason for reason in found.reasons if reason.kind == "watermark")
+    assert waits.facts["held_by"] == "idle"
+    assert found.watermark_us is not None
+    assert found.watermark_us > START.timestamp() * 1_000_000
+
+
+def test_another_definition_than_the_one_that_ran_is_told(home: Path, spark: SparkSession) -> None:
+    def graph_with(window: str) -> Graph:
+        made = ps.App("shop", home=home)
+        views = made.topic("views", "page STRING, at TIMESTAMP", event_time="at", lateness="5 seconds")
+        made.view(key=["page", "window"], name="per_minute")(
+            lambda: ps.aggregate(views.stream(), by="page", window=ps.tumbling(window), views=ps.count())
+        )
+        return Graph(made, spark).analyse()
+
+    graph = graph_with("1 minute")
+    _append(graph.app, 0)
+    Runner(graph.app, graph).once()
+    assert list(explaining.changed(graph_with("1 minute"), "per_minute")) == []
+    (changed,) = explaining.changed(graph_with("2 minutes"), "per_minute")
+    assert (changed.kind, changed.hint) == ("definition changed", "penstock rebuild APP per_minute")
+
+
 def test_records_that_retention_took_before_they_were_read_are_told(app: ps.App, spark: SparkSession) -> None:
     _append(app, 0)
     Runner(app, Graph(app, spark).analyse()).once()

@@ -8,7 +8,9 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from subprocess import Popen
 from typing import Any
 
@@ -54,6 +56,19 @@ def failing():
     from pyspark.sql import functions as F
 
     return ps.latest(views.stream().where(F.raise_error(F.lit("no such luck")).isNull()), by="page")
+"""
+
+
+_TIMED = """
+import penstock as ps
+
+app = ps.App("shop")
+views = app.topic("views", "page STRING, at TIMESTAMP", event_time="at", lateness="5 seconds")
+
+
+@app.stream()
+def copied():
+    return views.stream()
 """
 
 
@@ -175,6 +190,44 @@ def test_a_query_that_is_given_up_ends_the_run_and_is_explained(
     assert failed["facts"]["given_up"]
     assert "no such luck" in failed["text"]
     assert cli.json("explain", file, "copied")["definitions"][0]["flows"]
+
+
+def test_a_run_to_the_end_that_cannot_get_there_says_so(
+    cli: Command, tmp_path: Path, spark: SparkSession
+) -> None:
+    file = shop.write(tmp_path / "app", _FAILING)
+    shop.fill(cli.home)
+    result = cli("run", file, "--once", "--json")
+    error = error_of(result)
+    assert (result.exit_code, error["type"]) == (1, "QueryFailed")
+    assert "no such luck" in error["message"]
+    assert json.loads(result.stdout.splitlines()[-1])["outcome"] == "failed"
+
+
+def test_an_interval_is_kept(cli: Command, tmp_path: Path, spark: SparkSession) -> None:
+    file = shop.write(tmp_path / "app", _TIMED)
+    shop.append(cli.home, ("/", 0))
+    done = threading.Event()
+
+    def feed() -> None:
+        """Faster than the interval; then Ctrl-C."""
+        for seconds in range(1, 61):
+            shop.append(cli.home, ("/", seconds))
+            if done.wait(0.1):
+                return
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    result = cli("run", file, "--every", "1 second", "--json")
+    done.set()
+    thread.join()
+    assert result.exit_code == 0, result.output
+    with ps.open_log(cli.home) as log:
+        stored = [event.timestamp.timestamp() for event in log.topic("copied.batches").events()]
+    pauses = [after - before for before, after in pairwise(stored)]
+    assert len(pauses) >= 3
+    assert median(pauses) > 0.5  # the first may come sooner: intervals begin with the clock's own seconds
 
 
 def test_an_interval_that_is_none_is_refused(cli: Command, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from penstock.app.runner import Runner
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
 EVENTS, APPENDS = 400, 4
 KEYS = 5
-IN_BUCKETS = ("trailing", "once")
+IN_BUCKETS = ("trailing", "once", "ordered")
 
 
 def declare(home: Path) -> ps.App:
@@ -31,11 +31,17 @@ def declare(home: Path) -> ps.App:
         idle_after="1 day",
     )
 
-    def counted(window: Any) -> DataFrame:
-        return ps.aggregate(events.stream(), by="k", window=window, n=ps.count())
+    def counted(window: Any, **options: Any) -> DataFrame:
+        return ps.aggregate(events.stream(), by="k", window=window, n=ps.count(), **options)
 
+    session, corrected = ps.session("2 seconds"), {"late": "correct", "correct_for": "3 seconds"}
     app.view(key=["k", "window"], name="live")(lambda: counted(ps.tumbling("5 seconds")))
-    app.stream(name="sessions")(lambda: counted(ps.session("2 seconds")))
+    app.view(key=["k", "window"], name="corrected")(lambda: counted(ps.tumbling("5 seconds"), **corrected))
+    app.view(key=["k", "window"], name="overlapping")(lambda: counted(ps.hopping("4 seconds", "2 seconds")))
+    app.stream(name="sessions")(lambda: counted(session))
+    app.view(key=["k", "window"], name="growing")(lambda: counted(session, emit="live"))
+    app.view(key=["k", "window"], name="reopened")(lambda: counted(session, **corrected))
+    app.stream(name="ordered")(lambda: ps.in_order(events.stream(), by="k"))
     app.stream(name="trailing")(lambda: counted(ps.sliding("5 seconds")))
     app.stream(name="once")(lambda: ps.deduplicate(events.stream(), id="id", within="5 seconds"))
     return app

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Identifier
 
 import penstock as ps
@@ -62,10 +64,24 @@ class SQLiteBackend:
 
 
 class PostgresBackend:
+    @classmethod
+    def create(cls, server_dsn: str) -> PostgresBackend:
+        """With a fresh database."""
+        name = f"follow_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(server_dsn, autocommit=True) as db:
+            db.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+        return cls(server_dsn, name)
+
     def __init__(self, server_dsn: str, database: str) -> None:
         self._server, self._database = server_dsn, database
         self.address = make_conninfo(server_dsn, dbname=database)
         self._opened: list[Store] = []
+
+    @property
+    def url(self) -> str:
+        known = conninfo_to_dict(self.address)
+        place = urlencode({name: str(known[name]) for name in ("host", "port")})
+        return f"postgresql://{known['user']}@/{known['dbname']}?{place}"
 
     def open(self, *, watch: Watch = unwatched) -> Store:
         self._opened.append(PostgresStore(self.address, watch=watch))

@@ -103,7 +103,7 @@ def explain(app: App, name: str, *, now_us: int) -> Explained:
     held = held_back(app.log, scan, stored.batch.end, unread=unread, now_us=now_us)
     found += _unread(stored, unread)
     found += _waiting(app, scan, stored, output, held)
-    found += _left_out(app, name, output, held)
+    found += _left_out(app, name, stored, output, held)
     found += _follower(app, definition)
     if not any(reason.blocks for reason in found):
         text = f"{output.rows:,} rows, as of batch {stored.number} at {utc(stored.at_us)}"
@@ -204,7 +204,7 @@ def _waiting(app: App, scan: Scan, stored: Last, output: _Output, held: Held) ->
     )  # fmt: skip
 
 
-def _left_out(app: App, name: str, output: _Output, held: Held) -> Iterator[Reason]:
+def _left_out(app: App, name: str, stored: Last, output: _Output, held: Held) -> Iterator[Reason]:
     late = late_count(app, [name])
     if late and output.rows:
         yield Reason(
@@ -224,11 +224,17 @@ def _left_out(app: App, name: str, output: _Output, held: Held) -> Iterator[Reas
     elif read:
         yield Reason(
             "nothing due",
-            f"{read:,} records were read, {late:,} pairs were late, and nothing came out: no window has "
-            f"closed yet ({held.text}), or its own filters leave nothing",
+            f"{read:,} records were read, {late:,} pairs were late, and nothing came out: its own filters "
+            f"leave nothing, or what it makes is still open: {_closed(stored)}; {held.text}",
             "--plan tells what it emits when",
-            facts={"rows": read, "late": late, "held_by": held.kind},
+            facts={"rows": read, "late": late, "held_by": held.kind, "watermark_us": stored.watermark_us},
         )
+
+
+def _closed(stored: Last) -> str:
+    if stored.watermark_us is None:
+        return "there is no watermark yet"
+    return f"the watermark is {utc(stored.watermark_us)}, and what ends later has not closed"
 
 
 def _follower(app: App, definition: Definition) -> Iterator[Reason]:

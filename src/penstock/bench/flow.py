@@ -46,10 +46,10 @@ def run(*, quick: bool, home: Path | None = None, progress: Progress | None = No
         facts = machine.describe(folder)
         tell("start Spark")
         bench = FlowBench(start_session("bench"), folder)
-        return Report("flow", facts, list(_results(bench, sizes, tell)))
+        return Report("flow", facts, list(measured(bench, sizes, tell)))
 
 
-def _results(bench: FlowBench, sizes: Sizes, tell: Progress) -> Iterator[Result]:
+def measured(bench: FlowBench, sizes: Sizes, tell: Progress) -> Iterator[Result]:
     from penstock.bench import flow_latency
     from penstock.bench.flow_jobs import COUNT, JOBS, events
 

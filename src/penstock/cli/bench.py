@@ -27,7 +27,7 @@ class UnknownBench(BadInput):
 
 def bench(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which bench: log, …")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which bench: log or flow.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few minutes at most, less exact.")] = False,
     home: Home = None,
     as_json: AsJson = False,

@@ -38,15 +38,17 @@ def rebuild(
     session = Session.of(ctx, home, as_json)
     results: list[dict[str, Any]] = []
     with engine.analysed(session, app, checked=(view,) if view else ()) as graph:
-        for name in [view] if view else _that_have_run(graph):
-            with progress.watched(f"rebuilding {name}", total=None, hidden=session.json):
-                plan = rebuilding.prepare(graph.app, graph, name, include_late=include_late)
-            swapped = _swapped(session, plan, name, dry_run=dry_run, yes=yes)
-            (difference,) = as_objects([plan.difference])
-            results.append({"view": name, "swapped": swapped, "difference": difference})
-    if session.json:
-        output.emit({"results": results})
-    elif not results:
+        try:
+            for name in [view] if view else _that_have_run(graph):
+                with progress.watched(f"rebuilding {name}", total=None, hidden=session.json):
+                    plan = rebuilding.prepare(graph.app, graph, name, include_late=include_late)
+                swapped = _swapped(session, plan, name, dry_run=dry_run, yes=yes)
+                (difference,) = as_objects([plan.difference])
+                results.append({"view": name, "swapped": swapped, "difference": difference})
+        finally:
+            if session.json:  # also of those before one that failed: they are in place
+                output.emit({"results": results})
+    if not results and not session.json:
         output.note("no view of this app has run yet: there is nothing to rebuild")
 
 

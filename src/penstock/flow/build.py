@@ -301,7 +301,7 @@ def _time_column(build: Build, topics: Sequence[str]) -> str:
 def _options(build: Build, topics: Sequence[str]) -> dict[str, str]:
     options = {
         "home": build.home,
-        "topics": json.dumps(list(topics)),
+        "topics": ",".join(topics),
         "clock": build.clock,
         "time": build.time or "",
         "rows_max": str(build.rows_max or _ROWS_MAX),

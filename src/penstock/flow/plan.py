@@ -86,6 +86,12 @@ def newest(log: Log, scan: Scan) -> Ends:
     return {topic: _bounds(log, topic, 1) for topic in scan.topics}
 
 
+def everything(log: Log, scan: Scan) -> Offset:
+    """All there is now as one batch, in which nothing is late."""
+    start, ends = beginning(log, scan), newest(log, scan)
+    return Offset(start, Point(ends), rows=_distance(start.ends, ends), lenient=True)
+
+
 def next_batch(
     log: Log, scan: Scan, start: Point, *, until: Ends | None = None, now_us: int = 0, ticks: bool = False
 ) -> tuple[Offset, Steps | None]:

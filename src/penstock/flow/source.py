@@ -1,15 +1,18 @@
 """The log as a Spark data source, batch and streaming: `spark.readStream.format("penstock")`.
 
 Spark runs the stream reader's planning in one long-lived process on the driver, and `read` on pickled
-copies in its Python workers; only options travel. Options: `home`, `topics` (JSON list), `clock`, `time`
-(name of the time column), `rows_max`, `tasks`, `settle_us`, `ticks`. A batch read is of exactly the offsets
-in `batches` (a JSON list), or of those recorded in the topic `history` up to batch `number_max`. With
-`gather`, rows are events that were added up (see gather.py).
+copies in its Python workers; only options travel. For everyone: `home`, `topics` (with commas between them)
+and `rows_max` (about how many a batch of a stream may have); without others, every record counts.
+
+Definitions say more: `clock`, `time` (name of the time column), `tasks`, `settle_us`, `ticks`, `undated`.
+A batch read of theirs is of exactly the offsets in `batches` (a JSON list), or of those recorded in the topic
+`history` up to batch `number_max`. With `gather`, rows are events that were added up (see gather.py).
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,16 +34,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.clock import SystemClock
+from penstock.errors import BadInput
 from penstock.flow import history, plan, slices
 from penstock.flow.gather import Gather
 from penstock.flow.offset import Offset, Point, at_rest
 from penstock.flow.plan import Scan
 from penstock.flow.times import Steps
-from penstock.log.log import Log, open_log
+from penstock.log.log import Log, home_of, open_log
 
 NAME = "penstock"
 _WAIT_S = 0.1
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_OF_DEFINITIONS = {"_watermark", "_event_time", "_processed", "_time_usable", "_heartbeat"}
 
 _logs: dict[str, tuple[int, Log]] = {}
 
@@ -81,6 +86,20 @@ def source_schema(log: Log, scan: Scan) -> pa.Schema:
     return pa.schema([*(field.with_nullable(True) for field in settings.stored), *system])
 
 
+def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in options.get("topics", "").split(",") if name.strip())
+    if not found:
+        raise BadInput("which topics?", hint='name them: .option("topics", "page_views,clicks")')
+    return found
+
+
+def _home(options: Mapping[str, str]) -> str:
+    home = home_of(options.get("home")).absolute()
+    if not (home / "log.json").exists():
+        raise BadInput(f"there is no log under {home}.", hint='say where: .option("home", "…/.penstock")')
+    return str(home)
+
+
 class _Range(InputPartition):
     """One slice for a task; `clock_us` where this task also shows Spark the time."""
 
@@ -90,21 +109,31 @@ class _Range(InputPartition):
         self.clock_us = clock_us
 
 
+def _check_alike(log: Log, topics: Sequence[str]) -> None:
+    first, *others = (log.port.settings(topic) for topic in topics)
+    for settings in others:
+        if settings.stored != first.stored:
+            raise BadInput(
+                f'topics "{first.name}" and "{settings.name}" have other columns.',
+                hint="read them apart, and unite them once they look alike",
+            )
+
+
 class _Reading:
     """What batch and stream readers share. Holds options alone: it is pickled to Spark's workers."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self.home = options["home"]
+        self.home = _home(options)
         self.scan = Scan(
-            tuple(json.loads(options["topics"])),
-            options["clock"],
-            int(options["rows_max"]),
-            int(options["settle_us"]),
+            _topics(options),
+            options.get("clock", "append"),
+            int(options.get("rows_max", 1_000_000)),
+            int(options.get("settle_us", 0)),
         )
-        self.time = options["time"]
-        self.tasks = int(options["tasks"])
+        self.time = options.get("time", "_timestamp")
+        self.tasks = int(options.get("tasks", os.cpu_count() or 2))
         self.odd = options.get("odd") == "true"
-        self.undated = options.get("undated") == "true"
+        self.undated = options.get("undated", "true") == "true"
         self.gather = options.get("gather")
         self.schema = schema
 
@@ -128,18 +157,21 @@ class _Reading:
 
 
 class LogReader(_Reading, DataSourceReader):
-    """A batch read of given batches of a stream."""
+    """A batch read: of given batches of a stream, or of all there is."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
-        self.batches = options["batches"]
+        self.batches = options.get("batches")
         self.history = options.get("history")
         self.number_max = int(options.get("number_max", -1))
 
     def partitions(self) -> Sequence[InputPartition]:
+        log = log_at(self.home)
+        if self.batches is None:
+            return self.ranges([plan.everything(log, self.scan)])
         past = [Offset.from_json(plain) for plain in json.loads(self.batches)]
         if self.history:
-            past = history.batches(log_at(self.home), self.history, number_max=self.number_max)
+            past = history.batches(log, self.history, number_max=self.number_max)
         return self.ranges(past) if past else []
 
 
@@ -152,7 +184,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
-        self.ticks = options["ticks"] == "true"
+        self.ticks = options.get("ticks") == "true"
         self.history = options.get("history")
         self.only_history = options.get("only_history") == "true"
         self.lenient = options.get("lenient") == "true"
@@ -221,8 +253,12 @@ class LogSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        topics = tuple(json.loads(self.options["topics"]))
-        return from_arrow_schema(source_schema(log_at(self.options["home"]), Scan(topics)))
+        log, topics = log_at(_home(self.options)), _topics(self.options)
+        whole = source_schema(log, Scan(topics))
+        if "clock" in self.options:  # a definition reads
+            return from_arrow_schema(whole)
+        _check_alike(log, topics)
+        return from_arrow_schema(pa.schema([field for field in whole if field.name not in _OF_DEFINITIONS]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return LogReader(self.options, schema)
