@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.errors import Fenced as Fenced
     from penstock.errors import IncompatibleSchema as IncompatibleSchema
     from penstock.errors import LockTimeout as LockTimeout
+    from penstock.errors import NotAllowed as NotAllowed
     from penstock.errors import NotOwner as NotOwner
     from penstock.errors import NotSupported as NotSupported
     from penstock.errors import OffsetOutOfRange as OffsetOutOfRange
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.errors import TopicExists as TopicExists
     from penstock.errors import UnknownTopic as UnknownTopic
     from penstock.errors import UnknownView as UnknownView
+    from penstock.errors import Unreachable as Unreachable
     from penstock.errors import ViewBehind as ViewBehind
     from penstock.flow.aggregate import aggregate as aggregate
     from penstock.flow.aggregates import approx_distinct as approx_distinct
@@ -137,6 +139,7 @@ __all__ = [
     "LockTimeout",
     "Log",
     "LogSource",
+    "NotAllowed",
     "NotOwner",
     "NotSupported",
     "OffsetOutOfRange",
@@ -154,6 +157,7 @@ __all__ = [
     "TopicExists",
     "UnknownTopic",
     "UnknownView",
+    "Unreachable",
     "ViewBehind",
     "__version__",
     "aggregate",

@@ -26,7 +26,9 @@ PenstockError
 ├── QueryFailed               a query could not be finished, also not after several tries
 ├── StorageError              the disk said no; nothing was acknowledged
 │   ├── DiskFull
-│   └── SyncFailed
+│   ├── SyncFailed
+│   └── Unreachable           a server does not answer; what was under way may have arrived or not
+├── NotAllowed                a server refuses this user
 └── Damaged                   bytes on disk are not what was written
     └── SegmentMissing
 
@@ -291,6 +293,24 @@ class SyncFailed(StorageError):
         super().__init__(
             f"{path} could not be written to stable storage ({reason}); nothing was acknowledged.",
             hint="check the disk; the next append starts from the last durable record",
+        )
+
+
+class Unreachable(StorageError):
+    """A server does not answer. What was under way may have arrived or not."""
+
+    def __init__(self, server: str, reason: str, *, hint: str = "") -> None:
+        self.server, self.reason = server, reason
+        super().__init__(f"{server} does not answer: {reason}.", hint=hint)
+
+
+class NotAllowed(PenstockError):
+    """A server refuses what was asked, or who asked."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(
+            f"{server} refuses: {reason}.", hint="check the user and password, and what they may do there"
         )
 
 

@@ -35,7 +35,7 @@ from penstock.log.disk import Disk, RealDisk
 from penstock.log.disk import replace as replace_file
 from penstock.log.fork import Forking
 from penstock.log.group import GroupStore
-from penstock.log.head import DELETED, Head
+from penstock.log.head import DELETED
 from penstock.log.ledger import Ledger, ProducerState
 from penstock.log.opened import OpenTopic
 from penstock.log.partition import Extent, Partition, StaleSettings
@@ -48,8 +48,7 @@ from penstock.log.port import (
     ProducerPosition,
     StaleAppend,
 )
-from penstock.log.settings import PartitionsAdded, TopicSettings
-from penstock.schema import RecordSchema
+from penstock.log.settings import TopicSettings
 
 FORMAT = 1
 _FRAME_BYTES = 4 << 20
@@ -148,7 +147,8 @@ class EmbeddedLog(Forking):
         with self._changing_topics(), contextlib.ExitStack() as stack:
             heads = [(p, stack.enter_context(p.locked())) for p in topic.partitions()]
             current = topic.reload()
-            altered = _altered(current, wanted, heads, self.clock.now_us())
+            ends = tuple(head.next_offset for _, head in heads)
+            altered = settings.altered(current, wanted, ends=ends, now_us=self.clock.now_us())
             for p, head in heads:
                 p.update(replace(head, settings=altered.version))
             for number in range(current.partitions, altered.partitions):
@@ -383,38 +383,3 @@ class EmbeddedLog(Forking):
 
 def _ranges(extents: Mapping[int, Extent]) -> dict[int, tuple[int, int]]:
     return {number: (extent.first, extent.end) for number, extent in extents.items()}
-
-
-def _keys_stay(older: RecordSchema, newer: RecordSchema, key: tuple[str, ...]) -> bool:
-    """Whether every key keeps its bytes, and so its partition: an integer's do when it is widened."""
-    types = [(older.field(column).type, newer.field(column).type) for column in key]
-    return all(a == b or (pa.types.is_integer(a) and pa.types.is_integer(b)) for a, b in types)
-
-
-def _altered(
-    current: TopicSettings, wanted: TopicSettings, heads: list[tuple[Partition, Head]], now_us: int
-) -> TopicSettings:
-    """What the topic becomes, or why it cannot."""
-    schema = current.schema.evolve_to(wanted.schema)
-    if wanted.key != current.key or not _keys_stay(current.schema, schema, current.key):
-        raise BadOption("a topic's key cannot change.", hint="create a new topic and copy the records")
-    if current.compacted and not wanted.compacted:
-        raise BadOption(
-            "a compacted topic stays compacted: its deletes would come back as records.",
-            hint="create a new topic",
-        )
-    if wanted.partitions < current.partitions:
-        raise BadOption(
-            f"{current.partitions} partitions cannot become {wanted.partitions}.",
-            hint="partitions can only be added; create a new topic for fewer",
-        )
-    grown = current.grown
-    if wanted.partitions > current.partitions:
-        if current.compacted or wanted.compacted:
-            raise BadOption(
-                "a compacted topic cannot get more partitions: moved keys would stay in their old one.",
-                hint="create a new topic with more partitions and copy the records",
-            )
-        ends = tuple(head.next_offset for _, head in heads)
-        grown = (*grown, PartitionsAdded(current.partitions, wanted.partitions, ends, now_us))
-    return replace(wanted, id=current.id, schema=schema, grown=grown, version=current.version + 1)

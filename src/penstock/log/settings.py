@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import xxhash
@@ -139,6 +140,46 @@ class TopicSettings:
             "grown": [asdict(added) for added in self.grown],
         }
 
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> TopicSettings:
+        grown = tuple(PartitionsAdded(**{**g, "ends": tuple(g["ends"])}) for g in stored["grown"])
+        schema, key = RecordSchema.of(stored["schema"]), tuple(stored["key"])
+        return cls(**{**stored, "schema": schema, "key": key, "grown": grown})
+
+
+def altered(
+    current: TopicSettings, wanted: TopicSettings, *, ends: tuple[int, ...], now_us: int
+) -> TopicSettings:
+    """What a topic becomes, or why it cannot. `ends`: of its partitions, now."""
+    schema = current.schema.evolve_to(wanted.schema)
+    if wanted.key != current.key or not _keys_stay(current.schema, schema, current.key):
+        raise BadOption("a topic's key cannot change.", hint="create a new topic and copy the records")
+    if current.compacted and not wanted.compacted:
+        raise BadOption(
+            "a compacted topic stays compacted: its deletes would come back as records.",
+            hint="create a new topic",
+        )
+    if wanted.partitions < current.partitions:
+        raise BadOption(
+            f"{current.partitions} partitions cannot become {wanted.partitions}.",
+            hint="partitions can only be added; create a new topic for fewer",
+        )
+    grown = current.grown
+    if wanted.partitions > current.partitions:
+        if current.compacted or wanted.compacted:
+            raise BadOption(
+                "a compacted topic cannot get more partitions: moved keys would stay in their old one.",
+                hint="create a new topic with more partitions and copy the records",
+            )
+        grown = (*grown, PartitionsAdded(current.partitions, wanted.partitions, ends, now_us))
+    return replace(wanted, id=current.id, schema=schema, grown=grown, version=current.version + 1)
+
+
+def _keys_stay(older: RecordSchema, newer: RecordSchema, key: tuple[str, ...]) -> bool:
+    """Whether every key keeps its bytes, and so its partition: an integer's do when it is widened."""
+    types = [(older.field(column).type, newer.field(column).type) for column in key]
+    return all(a == b or (pa.types.is_integer(a) and pa.types.is_integer(b)) for a, b in types)
+
 
 SYSTEM_FIELDS = (
     pa.field("_partition", pa.int32(), nullable=False),
@@ -168,9 +209,7 @@ def load(disk: Disk, folder: Path) -> TopicSettings | None:
         stored = json.loads(disk.read(folder / NAME))
         if stored.pop("sum") != _sum(stored):
             raise ValueError("its checksum does not match")
-        grown = tuple(PartitionsAdded(**{**g, "ends": tuple(g["ends"])}) for g in stored["grown"])
-        schema, key = RecordSchema.of(stored["schema"]), tuple(stored["key"])
-        return TopicSettings(**{**stored, "schema": schema, "key": key, "grown": grown})
+        return TopicSettings.from_json(stored)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

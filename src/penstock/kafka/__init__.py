@@ -1,0 +1,1 @@
+"""The log port on Kafka, and a real Kafka on this machine."""

@@ -1,0 +1,60 @@
+"""`kafka://host:port,host:port?option=value`: where a cluster is, and how to talk to it.
+
+Options are librdkafka's own names (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …). A user and a
+password before the hosts stand for `sasl.username` and `sasl.password`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.errors import BadOption
+
+SCHEME = "kafka://"
+_HINT = (
+    "write it as kafka://host:port,host:port or kafka://user:password@host:port?security.protocol=SASL_SSL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    servers: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # there may be a password in them
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        parts = urlsplit(url)
+        user, at, servers = parts.netloc.rpartition("@")
+        if f"{parts.scheme}://" != SCHEME or not servers or parts.path.strip("/"):
+            raise BadOption(f"{cls.shown(url)} is no address of a Kafka cluster.", hint=_HINT)
+        options = dict(parse_qsl(parts.query))
+        if at:
+            name, _, password = user.partition(":")
+            sasl = {"sasl.username": unquote(name), "sasl.password": unquote(password)}
+            defaults = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+            options = {**defaults, **sasl, **options}
+        return cls(servers, options)
+
+    @staticmethod
+    def shown(url: str) -> str:
+        """Without a password."""
+        scheme, _, rest = url.partition("://")
+        plain, _, _ = rest.rpartition("@")[2].partition("?")
+        return f"{scheme}://{plain}"
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.servers}"
+
+    def client(self, **settings: Any) -> dict[str, Any]:
+        """What librdkafka is told; names with underscores for dots."""
+        return {
+            "bootstrap.servers": self.servers,
+            "client.id": "penstock",
+            "socket.connection.setup.timeout.ms": 5_000,
+            "reconnect.backoff.max.ms": 1_000,
+            **self.options,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }

@@ -1,0 +1,138 @@
+"""Clients of one cluster: made here, so that all of them are told the same and heard by the same ear."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock.kafka.address import Address
+from penstock.kafka.refusals import Heard, error_of
+
+ANSWER_S = 30.0
+"""How long a cluster may take for anything."""
+
+_KEPT_MAX = 8
+_LOGGER = logging.getLogger("penstock.kafka")
+_LOGGER.addHandler(logging.NullHandler())  # what matters comes as errors
+
+
+class Clients:
+    """Thread-safe."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.heard = Heard()
+        self._mutex = threading.Lock()
+        self._free: list[Consumer] = []
+        self._admin: AdminClient | None = None
+        self._closed = False
+
+    @property
+    def admin(self) -> AdminClient:
+        with self._mutex:
+            if self._admin is None:
+                with self.translating():
+                    self._admin = AdminClient(self._settings())
+            return self._admin
+
+    def producer(self, **settings: Any) -> Producer:
+        with self.translating():
+            return Producer(
+                self._settings(
+                    acks="all",
+                    enable_idempotence=True,
+                    linger_ms=0,
+                    delivery_timeout_ms=int(ANSWER_S * 1_000),
+                    queue_buffering_max_messages=1_000_000,
+                    queue_buffering_max_kbytes=512 << 10,
+                    message_max_bytes=64 << 20,
+                    **settings,
+                )
+            )
+
+    def consumer(self, **settings: Any) -> Consumer:
+        with self.translating():
+            return Consumer(
+                self._settings(
+                    **{
+                        "group_id": "penstock-reader",
+                        "isolation_level": "read_committed",
+                        "enable_auto_commit": False,
+                        "auto_offset_reset": "error",
+                        "enable_partition_eof": True,
+                        "fetch_wait_max_ms": 100,
+                        "fetch_message_max_bytes": 8 << 20,
+                        "queued_max_messages_kbytes": 64 << 10,
+                        **settings,
+                    }
+                )
+            )
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Consumer]:
+        """A consumer to read with, kept for the next reader: one costs a connection and threads."""
+        with self._mutex:
+            consumer = self._free.pop() if self._free else None
+        consumer = consumer or self.consumer()
+        whole = False
+        try:
+            with self.translating():
+                yield consumer
+            whole = True
+        except GeneratorExit:
+            whole = True
+            raise
+        finally:
+            self._give_back(consumer, whole=whole)
+
+    def _give_back(self, consumer: Consumer, *, whole: bool) -> None:
+        if whole:
+            consumer.unassign()
+            with self._mutex:
+                if len(self._free) < _KEPT_MAX and not self._closed:
+                    self._free.append(consumer)
+                    return
+        consumer.close()
+
+    def ends(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset held, and one past the last visible one."""
+        place, deadline = TopicPartition(topic, partition), time.monotonic() + ANSWER_S
+        while True:
+            try:
+                found = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
+            except KafkaException as failure:
+                if error_of(failure).code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+                    raise
+                consumer.list_topics(topic, timeout=ANSWER_S)  # it was added a moment ago
+                continue
+            if found is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return int(found[0]), int(found[1])
+
+    def done(self, futures: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What an admin request gave, once it is there."""
+        with self.translating():
+            return {key: future.result(ANSWER_S) for key, future in futures.items()}
+
+    @contextlib.contextmanager
+    def translating(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as failure:
+            raise self.heard.translated(error_of(failure), str(self.address)) from failure
+
+    def close(self) -> None:
+        with self._mutex:
+            free, self._free, self._closed = self._free, [], True
+        for consumer in free:
+            consumer.close()
+
+    def _settings(self, **settings: Any) -> dict[str, Any]:
+        return {**self.address.client(**settings), "error_cb": self.heard, "logger": _LOGGER}

@@ -1,0 +1,146 @@
+"""Java libraries without a build tool: Ivy, which comes with pyspark, fetches them into a cache.
+
+A machine that must not fetch, or that has a mirror, says so in the environment:
+
+- `PENSTOCK_KAFKA_JARS`, `PENSTOCK_SPARK_KAFKA_JARS`: folders that hold the jars already.
+- `PENSTOCK_IVY_SETTINGS`: an Ivy settings file, which names the mirror.
+- `PENSTOCK_CACHE`: where they are kept (default: `penstock` in the user's cache folder).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import NotSupported, StorageError
+
+_FETCH_S_MAX = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One library by its Maven coordinates, alone or with everything it needs."""
+
+    group: str
+    artifact: str
+    version: str
+    alone: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Libraries that work together, under one name. `given`: the variable that names a folder of them."""
+
+    name: str
+    jars: tuple[Jar, ...]
+    given: str
+
+
+BROKER = JarSet(
+    "kafka-4.3.1",
+    (Jar("org.apache.kafka", "kafka_2.13", "4.3.1"), Jar("org.apache.kafka", "kafka-tools", "4.3.1")),
+    "PENSTOCK_KAFKA_JARS",
+)
+
+
+def folder_of(wanted: JarSet) -> Path:
+    """A folder that holds exactly these jars; fetched the first time."""
+    given = os.environ.get(wanted.given)
+    if given:
+        return _given(Path(given), wanted)
+    folder = cache() / wanted.name
+    if not folder.exists():
+        _fetch(wanted, folder)
+    return folder
+
+
+def cache() -> Path:
+    chosen = os.environ.get("PENSTOCK_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
+def java() -> str:
+    """The program that runs Java."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if found is None:
+        raise NotSupported("there is no Java here.", hint="install a Java 17 or newer, or set JAVA_HOME")
+    return found
+
+
+def _given(folder: Path, wanted: JarSet) -> Path:
+    if not any(folder.glob("*.jar")):
+        raise NotSupported(
+            f"{wanted.given}={folder} holds no jars.",
+            hint=f"put these there, with what they need: {', '.join(map(str, wanted.jars))}",
+        )
+    return folder
+
+
+def _fetch(wanted: JarSet, folder: Path) -> None:
+    """All of them or none: the folder comes to be when the last one is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{wanted.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():  # another process was faster
+            return
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{wanted.name}.") as place:
+            for jar in wanted.jars:
+                _fetch_one(jar, Path(place) / "jars")
+            (Path(place) / "jars").rename(folder)
+
+
+def _fetch_one(jar: Jar, folder: Path) -> None:
+    settings = os.environ.get("PENSTOCK_IVY_SETTINGS")
+    command = [
+        java(), "-jar", str(_ivy()), "-cache", str(cache() / "ivy"),
+        *(("-settings", settings) if settings else ()),
+        *(("-notransitive",) if jar.alone else ()),
+        "-dependency", jar.group, jar.artifact, jar.version, "-confs", "default",
+        "-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_S_MAX, check=False)
+    except subprocess.TimeoutExpired:
+        raise _not_fetched(jar, f"it took longer than {_FETCH_S_MAX} s") from None
+    if done.returncode or not any(folder.glob(f"{jar.artifact}-{jar.version}*.jar")):
+        raise _not_fetched(jar, _complaint(done.stdout + done.stderr))
+
+
+def _ivy() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    for place in spec.submodule_search_locations or () if spec else ():
+        for found in Path(place).glob("jars/ivy-*.jar"):
+            return found
+    raise NotSupported(
+        "Java libraries are fetched with the Ivy that comes with pyspark, which is not installed.",
+        hint='pip install "penstock[spark,kafka]"',
+    )
+
+
+def _complaint(output: str) -> str:
+    lines = [line.strip(": \t") for line in output.splitlines()]
+    for mark in ("not found", "download failed", "Server access", "Exception", "FAILED"):
+        for line in lines:
+            if mark in line:
+                return line
+    return lines[-1] if lines else "it said nothing"
+
+
+def _not_fetched(jar: Jar, reason: str) -> StorageError:
+    return StorageError(
+        f"{jar} could not be fetched: {reason}.",
+        hint="a mirror is named with PENSTOCK_IVY_SETTINGS=settings.xml; without a network, set "
+        f"{BROKER.given} to a folder that holds the jars",
+    )

@@ -1,0 +1,321 @@
+"""The log port on a Kafka cluster.
+
+Kafka has no place for what a topic is declared with: a compacted topic of ours, `_penstock_schemas`, does. A
+topic that is not in there is one of bytes, until it is created here with the schema it should be read by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from penstock.errors import Contended, TopicExists, UnknownTopic
+from penstock.kafka.address import Address
+from penstock.kafka.clients import ANSWER_S, Clients
+from penstock.kafka.groups import Groups
+from penstock.kafka.membership import KafkaMember
+from penstock.kafka.reading import Reading
+from penstock.kafka.records import Outgoing, Poison
+from penstock.kafka.refusals import error_of
+from penstock.kafka.table import Table
+from penstock.kafka.transactions import LEDGER, Transactions
+from penstock.kafka.writing import Writing
+from penstock.log import settings as declared
+from penstock.log.framing import position_of
+from penstock.log.port import (
+    AtomicResult,
+    GroupInfo,
+    Member,
+    Parts,
+    Position,
+    ProducerPosition,
+    StaleAppend,
+)
+from penstock.log.settings import TopicSettings, check_name
+from penstock.schema import RecordSchema
+
+SCHEMAS = "_penstock_schemas"
+POISON = ".poison"
+_LEDGER_PARTITIONS = 16  # a producer that dies inside a transaction holds back those in its partition
+_PAUSE_S = 0.02
+_SEGMENT_BYTES_MIN = 1 << 20  # Kafka's own
+_OVERHEAD_BYTES = 1 << 20  # JSON, keys and framing around a record
+
+
+class KafkaLog:
+    """A LogPort. Thread-safe."""
+
+    capabilities: frozenset[str] = frozenset()
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._clients = Clients(Address.parse(url))
+        self._schemas = Table(self._clients, SCHEMAS, partitions=1)
+        self._ledger = Table(self._clients, LEDGER, partitions=_LEDGER_PARTITIONS)
+        self._writing = Writing(self._clients)
+        self._transactions = Transactions(self._clients, self._ledger)
+        self._reading = Reading(self._clients, self._ruined)
+        self._groups = Groups(self._clients, self._reading)
+        self._mutex = threading.Lock()
+        self._parsed: dict[str, tuple[bytes, TopicSettings]] = {}
+        self._members: list[KafkaMember] = []
+        self._told: set[tuple[str, int, int]] = set()
+        self._schemas.read()
+
+    # ---- topics ------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        self._schemas.read()
+        return sorted(name for name in self._partitions() if not name.startswith("_"))
+
+    def settings(self, name: str) -> TopicSettings:
+        check_name("topic", name)
+        return self._known(name) or self._known(name, anew=True) or self._of_bytes(name)
+
+    def _known(self, name: str, *, anew: bool = False) -> TopicSettings | None:
+        stored = (self._schemas.read() if anew else self._schemas.known()).get(name)
+        if stored is None:
+            return None
+        before = self._parsed.get(name)
+        if before is None or before[0] != stored:
+            before = self._parsed[name] = stored, TopicSettings.from_json(json.loads(stored))
+        return before[1]
+
+    def _of_bytes(self, name: str) -> TopicSettings:
+        found = self._partitions()
+        if name not in found:
+            raise UnknownTopic(name, known=[each for each in found if not each.startswith("_")])
+        return TopicSettings(name, RecordSchema.of(None), partitions=found[name], key=("key",))
+
+    def _partitions(self) -> dict[str, int]:
+        """How many each topic of the cluster has."""
+        with self._clients.translating():
+            listed = self._clients.admin.list_topics(timeout=ANSWER_S).topics
+        return {name: len(topic.partitions) for name, topic in listed.items() if topic.error is None}
+
+    def create_topic(self, wanted: TopicSettings) -> TopicSettings:
+        wanted = replace(wanted, id=uuid.uuid4().hex)
+        there = self._partitions().get(wanted.name)
+        if there is None:
+            self._create(wanted)
+        elif self._known(wanted.name, anew=True) is not None:
+            raise TopicExists(wanted.name)
+        else:  # somebody else's: from here on it has a schema
+            wanted = replace(wanted, partitions=there)
+        self._declare(wanted)
+        return wanted
+
+    def _create(self, wanted: TopicSettings) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        new = NewTopic(wanted.name, wanted.partitions, -1, config=self._config(wanted))
+        while True:
+            (made,) = self._clients.admin.create_topics([new]).values()
+            try:
+                made.result(ANSWER_S)
+                break
+            except KafkaException as failure:
+                error = error_of(failure)
+                if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self._clients.heard.translated(error, str(self._clients.address)) from failure
+                if self._known(wanted.name, anew=True) is not None or time.monotonic() > deadline:
+                    raise TopicExists(wanted.name) from failure
+            time.sleep(_PAUSE_S)  # one of that name is still being deleted, or being declared by another
+        self._await(wanted.name, wanted.partitions)
+
+    def _await(self, name: str, partitions: int) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        while self._partitions().get(name, 0) != partitions:
+            if time.monotonic() > deadline:
+                raise Contended(f'topic "{name}" did not come to be in time.', hint="try again")
+            time.sleep(_PAUSE_S)
+
+    def alter_topic(self, name: str, wanted: TopicSettings) -> TopicSettings:
+        current = self.settings(name)
+        ends = tuple(self.bounds(name, number)[1] for number in range(current.partitions))
+        changed = declared.altered(current, wanted, ends=ends, now_us=time.time_ns() // 1_000)
+        if changed.partitions > current.partitions:
+            self._clients.done(
+                self._clients.admin.create_partitions([NewPartitions(name, changed.partitions)])
+            )
+            self._await(name, changed.partitions)
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in self._config(changed).items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        self._clients.done(self._clients.admin.incremental_alter_configs([resource]))
+        self._declare(changed)
+        return changed
+
+    def delete_topic(self, name: str) -> None:
+        self.settings(name)
+        with contextlib.suppress(UnknownTopic):
+            self._clients.done(self._clients.admin.delete_topics([name]))
+        self._write_schema(name, None)
+        self._parsed.pop(name, None)
+        deadline = time.monotonic() + ANSWER_S
+        while name in self._partitions() and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+
+    def _declare(self, settings: TopicSettings) -> None:
+        self._write_schema(settings.name, json.dumps(settings.to_json()).encode())
+
+    def _write_schema(self, name: str, value: bytes | None) -> None:
+        message = Outgoing(name.encode(), value)
+        ranges = self._writing.send(SCHEMAS, iter([(0, message)]))
+        self._schemas.read(until={0: ranges[0][1]})
+
+    def _config(self, settings: TopicSettings) -> dict[str, str]:
+        """What of a topic's settings is Kafka's business."""
+        flush = {"flush.messages": "1"} if settings.durability == "fsync" and self._copies() == 1 else {}
+        return {
+            "cleanup.policy": settings.cleanup,
+            "retention.ms": str(-1 if settings.retention_ms is None else settings.retention_ms),
+            "retention.bytes": str(-1 if settings.retention_bytes is None else settings.retention_bytes),
+            "delete.retention.ms": str(settings.tombstone_ms),
+            "segment.bytes": str(max(settings.segment_bytes, _SEGMENT_BYTES_MIN)),
+            "segment.ms": str(settings.segment_ms),
+            "max.message.bytes": str(2 * settings.record_bytes_max + _OVERHEAD_BYTES),
+            "message.timestamp.type": "LogAppendTime",
+            **flush,
+        }
+
+    def _copies(self) -> int:
+        """Of each record of a new topic: with several, power loss of one machine loses nothing."""
+        with self._clients.translating():
+            topic = self._clients.admin.list_topics(SCHEMAS, timeout=ANSWER_S).topics[SCHEMAS]
+        return min((len(part.replicas) for part in topic.partitions.values()), default=1)
+
+    # ---- appending ------------------------------------------------------------------------------------
+
+    def append(self, settings: TopicSettings, parts: Parts) -> Position:
+        self._check_current(settings)
+        return position_of(settings.name, self._writing.append(settings, parts))
+
+    def _check_current(self, settings: TopicSettings) -> None:
+        known = self._known(settings.name)
+        if known is not None and (known.id, known.version) != (settings.id, settings.version):
+            raise StaleAppend({})
+        if known is None and settings.id:
+            self.settings(settings.name)  # raises where it was deleted
+            raise StaleAppend({})
+
+    def open_producer(self, producer: str) -> ProducerPosition:
+        check_name("producer", producer)
+        return self._transactions.open(producer)
+
+    def close_producer(self, producer: str) -> None:
+        self._transactions.close(producer)
+
+    def producer_position(self, producer: str) -> ProducerPosition:
+        return self._transactions.position(producer)
+
+    def append_atomically(
+        self,
+        producer: str,
+        epoch: int,
+        sequence: int,
+        parts: Mapping[str, tuple[TopicSettings, Parts]],
+        position: bytes | None,
+    ) -> AtomicResult:
+        for settings, _ in parts.values():
+            self._check_current(settings)
+        return self._transactions.append(producer, epoch, sequence, parts, position)
+
+    # ---- reading --------------------------------------------------------------------------------------
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        return self._reading.bounds(self.settings(topic), partition)
+
+    def read(
+        self, topic: str, partition: int, offset: int, *, until: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return self._reading.read(self.settings(topic), partition, offset, until)
+
+    def offset_at(self, topic: str, partition: int, time_us: int) -> int:
+        return self._reading.offset_at(self.settings(topic), partition, time_us)
+
+    def wait(self, topic: str, ends: Mapping[int, int], timeout_s: float) -> bool:
+        return self._reading.wait(self.settings(topic), ends, timeout_s)
+
+    def _ruined(self, settings: TopicSettings, found: list[Poison]) -> None:
+        """Messages that are no records go, once, to a topic of their own, and reading goes on."""
+        name = f"{settings.name}{POISON}"
+        fresh = [each for each in found if (settings.name, each.partition, each.offset) not in self._told]
+        if not fresh:
+            return
+        with contextlib.suppress(TopicExists):
+            schema = RecordSchema.of(_POISON_DDL)
+            self.create_topic(TopicSettings(name, schema, key=("place",), cleanup="compact"))
+        topic = self.settings(name)
+        rows = [
+            {
+                "place": f"{each.partition}:{each.offset}", "partition": each.partition,
+                "offset": each.offset, "key": each.key, "value": each.value, "reason": each.reason,
+                "_deleted": False,
+            }
+            for each in fresh
+        ]  # fmt: skip
+        self._writing.append(topic, {0: [pa.RecordBatch.from_pylist(rows, schema=topic.stored)]})
+        self._told.update((settings.name, each.partition, each.offset) for each in fresh)
+
+    # ---- groups ---------------------------------------------------------------------------------------
+
+    def hold(self, name: str, topic: str, offsets: Mapping[int, int], *, reason: str) -> None:
+        """Kafka's retention waits for nobody; its tools see from this how far a query is."""
+        self._groups.commit(name, topic, offsets)
+
+    def join(self, group: str, topic: str, *, lease_s: float) -> Member:
+        check_name("group", group)
+        settings = self.settings(topic)
+
+        def taken() -> bool:
+            return self._groups.all_taken(group, self.settings(topic))
+
+        member = KafkaMember(self._clients, group, settings.name, lease_s, taken)
+        with self._mutex:
+            self._members.append(member)
+        return member
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        return self._groups.committed(group, topic)
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        check_name("group", group)
+        self._groups.reset(group, topic, offsets)
+
+    def groups(self) -> list[tuple[str, str]]:
+        return [(group, topic) for group, topic in self._groups.pairs() if not topic.startswith("_")]
+
+    def group(self, group: str, topic: str) -> GroupInfo:
+        return self._groups.describe(group, self.settings(topic))
+
+    def close(self) -> None:
+        with self._mutex:
+            members, self._members = self._members, []
+        for member in members:
+            member.leave()
+        self._transactions.close_all()
+        self._writing.close()
+        self._schemas.close()
+        self._ledger.close()
+        self._clients.close()
+
+
+_POISON_DDL = "place STRING NOT NULL, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"

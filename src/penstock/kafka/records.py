@@ -1,0 +1,177 @@
+"""Records as Kafka messages: a JSON object per record, or bytes as they are.
+
+A topic of bytes (the default schema) is Kafka's own key, value and headers. Any other has JSON in the value,
+as `penstock produce` reads it, and the text of the key columns as its key. A delete has no value.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import BadRecord
+from penstock.log import keys, rows
+from penstock.log.decode import decode
+from penstock.log.json_rows import from_json, to_json
+from penstock.log.settings import TopicSettings
+from penstock.schema import ArrowType, RecordSchema
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_BYTES = RecordSchema.of(None)
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_is = pa.types
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A message that is no record of its topic."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str
+
+
+def outgoing(settings: TopicSettings, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+    if settings.schema == _BYTES:
+        for row in decode(batch):
+            yield _bytes_out(row)
+        return
+    texts = keys.key_bytes(batch, settings.key).to_pylist()
+    for key, row in zip(texts, decode(batch), strict=True):
+        if row.pop("_deleted", False):
+            yield Outgoing(key, None)
+        else:
+            yield Outgoing(key, json.dumps(to_json(row), ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _bytes_out(row: dict[str, Any]) -> Outgoing:
+    headers = list(row["headers"].items()) if row["headers"] else None
+    return Outgoing(row["key"], None if row.get("_deleted") else row["value"], headers)
+
+
+def incoming(
+    settings: TopicSettings, messages: Sequence[Message], poison: list[Poison]
+) -> pa.RecordBatch | None:
+    """Messages of one partition as records; those that are none are added to `poison`."""
+    found, batch = messages, None
+    try:
+        batch = _batch(settings, messages)
+    except (BadRecord, ValueError):
+        found = [message for message in messages if not _refused(settings, message, poison)]
+        batch = _batch(settings, found) if found else None
+    return None if batch is None else _placed(settings, found, batch)
+
+
+def _refused(settings: TopicSettings, message: Message, poison: list[Poison]) -> bool:
+    try:
+        _batch(settings, [message])
+    except (BadRecord, ValueError) as error:
+        place = message.partition() or 0, message.offset() or 0
+        poison.append(Poison(*place, message.key(), message.value(), str(error).splitlines()[0]))
+        return True
+    return False
+
+
+def _batch(settings: TopicSettings, messages: Sequence[Message]) -> pa.RecordBatch:
+    if settings.schema == _BYTES:
+        found = [_bytes_in(message) for message in messages]
+    else:
+        found = [_row(settings, message) for message in messages]
+    stored = settings.stored
+    schema = RecordSchema(pa.schema([field for field in stored if field.name != "_deleted"]))
+    batch = rows.encode(schema, found)
+    if not settings.compacted:
+        return batch
+    deleted = pa.array([message.value() is None for message in messages], pa.bool_())
+    return pa.RecordBatch.from_arrays([*batch.columns, deleted], schema=stored)
+
+
+def _bytes_in(message: Message) -> dict[str, object]:
+    headers: Any = message.headers()
+    return {"key": message.key(), "value": message.value(), "headers": dict(headers) if headers else None}
+
+
+def _row(settings: TopicSettings, message: Message) -> dict[str, object]:
+    value = message.value()
+    if value is None:
+        if not settings.compacted:
+            raise BadRecord("it has no value, and the topic keeps every record.")
+        return key_columns(settings, message.key())
+    parsed = json.loads(value)
+    if not isinstance(parsed, dict):
+        raise BadRecord("it is no JSON object.")
+    # Of another program there may be columns that the schema does not name.
+    known = {name: parsed[name] for name in settings.schema.names if name in parsed}
+    return from_json(settings.schema, known)
+
+
+def _placed(settings: TopicSettings, messages: Sequence[Message], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With where and when they were appended."""
+    times = np.array([message.timestamp()[1] for message in messages], np.int64) * 1_000
+    offsets = np.array([message.offset() for message in messages], np.int64)
+    places = np.full(len(messages), messages[0].partition(), np.int32)
+    system = [pa.array(places), pa.array(offsets), pa.array(times).cast(_TIMESTAMP)]
+    return pa.RecordBatch.from_arrays([*system, *batch.columns], schema=settings.read_schema)
+
+
+# Keys back from their text ------------------------------------------------------------------------
+
+
+def key_columns(settings: TopicSettings, key: bytes | None) -> dict[str, object]:
+    """The key columns of a delete, which has nothing else."""
+    texts = [key] if len(settings.key) == 1 else _netstrings(key or b"")
+    if len(texts) != len(settings.key):
+        raise BadRecord("its key is not the key of this topic.")
+    types = [settings.schema.field(name).type for name in settings.key]
+    return {
+        name: None if text is None else _value(dtype, text)
+        for name, dtype, text in zip(settings.key, types, texts, strict=True)
+    }
+
+
+def _netstrings(text: bytes) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while text:
+        if text.startswith(b"-,"):
+            found.append(None)
+            text = text[2:]
+            continue
+        length, _, rest = text.partition(b":")
+        end = int(length)
+        found.append(rest[:end])
+        text = rest[end + 1 :]
+    return found
+
+
+def _value(dtype: ArrowType, text: bytes) -> object:
+    if _is.is_binary(dtype):
+        return text
+    plain = text.decode()
+    if _is.is_timestamp(dtype):
+        epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC if dtype.tz else None)
+        return epoch + dt.timedelta(microseconds=int(plain))
+    if _is.is_date(dtype):
+        return dt.date.fromisoformat(plain)
+    if _is.is_decimal(dtype):
+        return decimal.Decimal(plain)
+    if _is.is_boolean(dtype):
+        return plain == "true"
+    return int(plain) if _is.is_integer(dtype) else plain

@@ -1,0 +1,220 @@
+"""The atomic append with a position: one Kafka transaction, with a record in the ledger.
+
+The ledger is a compacted topic: of each producer its epoch, the sequence of its last append, its position.
+Kafka fences older instances of a producer itself; the epoch in the ledger gives them numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from confluent_kafka import KafkaException, Producer
+
+from penstock.errors import Contended, Fenced, PenstockError
+from penstock.kafka.clients import ANSWER_S, Clients
+from penstock.kafka.records import Outgoing
+from penstock.kafka.refusals import FENCED, error_of
+from penstock.kafka.table import Table
+from penstock.kafka.writing import Delivery, Ranges, hand_over, messages_of
+from penstock.log.framing import position_of
+from penstock.log.port import AtomicResult, Parts, Position, ProducerPosition
+from penstock.log.settings import TopicSettings
+
+LEDGER = "_penstock_ledger"
+
+_TIMEOUT_MS = 30_000
+_COMMITS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the ledger says of a producer."""
+
+    epoch: int = 0
+    sequence: int = 0
+    position: bytes | None = None
+    ranges: Mapping[str, Ranges] | None = None  # of its last append
+
+    @classmethod
+    def read(cls, stored: bytes | None) -> State:
+        if stored is None:
+            return cls()
+        plain = json.loads(stored)
+        position = plain["position"]
+        ranges = {
+            topic: {int(number): tuple(pair) for number, pair in by_partition.items()}
+            for topic, by_partition in plain["ranges"].items()
+        }
+        return cls(
+            plain["epoch"],
+            plain["sequence"],
+            None if position is None else base64.b64decode(position),
+            ranges,
+        )
+
+    def written(self) -> bytes:
+        position = None if self.position is None else base64.b64encode(self.position).decode()
+        plain = {
+            "epoch": self.epoch,
+            "sequence": self.sequence,
+            "position": position,
+            "ranges": self.ranges or {},
+        }
+        return json.dumps(plain).encode()
+
+    def positions(self) -> tuple[Position, ...]:
+        return tuple(position_of(topic, ranges) for topic, ranges in (self.ranges or {}).items())
+
+
+@dataclass(slots=True)
+class _Open:
+    producer: Producer
+    state: State
+    usable: bool = True  # False when nobody knows whether its last append is stored
+
+
+class Transactions:
+    """Thread-safe; one producer is used by one thread at a time."""
+
+    def __init__(self, clients: Clients, ledger: Table) -> None:
+        self._clients = clients
+        self._ledger = ledger
+        self._mutex = threading.Lock()
+        self._opened: dict[str, _Open] = {}
+
+    def open(self, id: str) -> ProducerPosition:
+        self.close(id)
+        producer = self._clients.producer(
+            transactional_id=f"penstock.{id}", transaction_timeout_ms=_TIMEOUT_MS
+        )
+        with self._clients.translating():
+            producer.init_transactions(ANSWER_S * 2)
+        # From here on no older instance writes; what it had begun has been ended.
+        before = State.read(self._ledger.settled(id).get(id))
+        opened = _Open(producer, replace(before, epoch=before.epoch + 1))
+        self._run(id, opened, {}, opened.state)
+        with self._mutex:
+            self._opened[id] = opened
+        return _shown(opened.state)
+
+    def position(self, id: str) -> ProducerPosition:
+        with self._mutex:
+            opened = self._opened.get(id)
+        if opened is not None and opened.usable:
+            return _shown(opened.state)
+        return _shown(State.read(self._ledger.read(id).get(id)))
+
+    def append(
+        self,
+        id: str,
+        epoch: int,
+        sequence: int,
+        parts: Mapping[str, tuple[TopicSettings, Parts]],
+        position: bytes | None,
+    ) -> AtomicResult:
+        with self._mutex:
+            opened = self._opened.get(id)
+        if opened is None or opened.state.epoch != epoch:
+            raise Fenced(id, epoch=epoch, current=self.position(id).epoch)
+        if not opened.usable:
+            raise Contended(
+                f'nobody knows whether the last append of producer "{id}" is stored.',
+                hint="open the producer again: its position tells",
+            )
+        known = opened.state
+        if sequence <= known.sequence:
+            return AtomicResult(
+                known.positions() if sequence == known.sequence else (), sequence, duplicate=True
+            )
+        stored = self._run(id, opened, parts, State(epoch, sequence, position))
+        opened.state = replace(stored, position=position)
+        return AtomicResult(opened.state.positions(), sequence)
+
+    def close(self, id: str) -> None:
+        with self._mutex:
+            opened = self._opened.pop(id, None)
+        if opened is not None:
+            opened.producer.flush(0)
+
+    def close_all(self) -> None:
+        for id in list(self._opened):
+            self.close(id)
+
+    # ---- one transaction ------------------------------------------------------------------------------
+
+    def _run(
+        self, id: str, opened: _Open, parts: Mapping[str, tuple[TopicSettings, Parts]], wanted: State
+    ) -> State:
+        """What is stored in the end."""
+        producer = opened.producer
+        try:
+            producer.begin_transaction()
+            ranges = self._deliver(producer, parts)
+            stored = replace(wanted, ranges=ranges)
+            entry = Delivery()
+            place = self._ledger.partition_of(id)
+            hand_over(producer, LEDGER, place, Outgoing(id.encode(), stored.written()), entry)
+            self._settle(producer, entry)
+            self._commit(opened)
+            return stored
+        except KafkaException as failure:
+            raise self._given_up(id, opened, failure) from failure
+        except BaseException:
+            with contextlib.suppress(KafkaException):
+                producer.abort_transaction(ANSWER_S)
+            raise
+
+    def _deliver(
+        self, producer: Producer, parts: Mapping[str, tuple[TopicSettings, Parts]]
+    ) -> dict[str, Ranges]:
+        delivery = Delivery()
+        for topic, (settings, by_partition) in parts.items():
+            for number, message in messages_of(settings, by_partition):
+                hand_over(producer, topic, number, message, delivery)
+        self._settle(producer, delivery)
+        return delivery.ranges
+
+    def _settle(self, producer: Producer, delivery: Delivery) -> None:
+        delivery.finish()
+        try:
+            producer.flush(ANSWER_S)
+        except SystemError as mixed:  # confluent-kafka calls back while its own exception is on the way
+            if isinstance(mixed.__cause__, KafkaException):
+                raise mixed.__cause__ from None
+            raise
+        if delivery.error is not None:
+            raise KafkaException(delivery.error)
+
+    def _commit(self, opened: _Open) -> None:
+        for attempt in range(_COMMITS_MAX):
+            try:
+                opened.producer.commit_transaction(ANSWER_S)
+                return
+            except KafkaException as failure:
+                if not error_of(failure).retriable() or attempt == _COMMITS_MAX - 1:
+                    raise
+
+    def _given_up(self, id: str, opened: _Open, failure: KafkaException) -> PenstockError:
+        error = error_of(failure)
+        if error.code() in FENCED:
+            opened.usable = False
+            current = State.read(self._ledger.settled(id).get(id)).epoch
+            with self._mutex:
+                if self._opened.get(id) is opened:
+                    self._opened.pop(id)
+            return Fenced(id, epoch=opened.state.epoch, current=current)
+        opened.usable = False
+        if error.txn_requires_abort():
+            with contextlib.suppress(KafkaException):
+                opened.producer.abort_transaction(ANSWER_S)
+                opened.usable = True  # nothing of it is stored
+        return self._clients.heard.translated(error, str(self._clients.address))
+
+
+def _shown(state: State) -> ProducerPosition:
+    return ProducerPosition(state.epoch, state.sequence, state.position)
