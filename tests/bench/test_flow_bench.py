@@ -50,8 +50,8 @@ def test_everything_that_is_promised_is_measured(monkeypatch: pytest.MonkeyPatch
     assert aims == {
         "tumbling count, drop": 1_500_000.0,
         "tumbling count, divert": 1_000_000.0,
-        "tumbling count, drop, once it runs: times plain Spark": 3.0,
-        "tumbling count, divert, once it runs: times plain Spark": 3.0,
+        "tumbling count, drop: times plain Spark": 3.0,
+        "tumbling count, divert: times plain Spark": 3.0,
         "first": 20,
     }
 
