@@ -17,7 +17,7 @@ MODULES = [
     "penstock.clock",
     "penstock.flow.windows",
     "penstock.log.balance",
-    "penstock.log.log",
+    "penstock.opening",
 ]
 
 

@@ -73,11 +73,11 @@ if TYPE_CHECKING:
     from penstock.log.event import Event as Event
     from penstock.log.log import AtomicProducer as AtomicProducer
     from penstock.log.log import Log as Log
-    from penstock.log.log import open_log as open_log
     from penstock.log.once import once as once
     from penstock.log.port import Position as Position
     from penstock.log.producer import Producer as Producer
     from penstock.log.topic import Topic as Topic
+    from penstock.opening import open_log as open_log
 
     __version__: str
 
@@ -115,7 +115,7 @@ _HOMES = {
     "Producer": "penstock.log.producer",
     "Topic": "penstock.log.topic",
     "once": "penstock.log.once",
-    "open_log": "penstock.log.log",
+    "open_log": "penstock.opening",
 }
 
 __all__ = [

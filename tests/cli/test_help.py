@@ -19,6 +19,8 @@ COMMANDS = [
     ["group"],
     *(["group", verb] for verb in ("list", "show", "reset")),
     *([flow] for flow in ("run", "view", "late", "verify", "rebuild", "explain")),
+    ["kafka"],
+    *(["kafka", verb] for verb in ("up", "status", "down")),
     ["doctor"],
     ["bench"],
     ["demo"],

@@ -174,7 +174,7 @@ def test_partitions_may_be_added_between_two_batches(log: ps.Log, beginning: Poi
 def test_a_checkpoint_is_out_of_sight_before_it_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = place_of(str(tmp_path), "shop", "totals")
+    place = place_of(str(tmp_path), tmp_path, "shop", "totals")
     (place.folder / "checkpoint-1" / "offsets").mkdir(parents=True)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if it was killed there
     place.clear()

@@ -313,6 +313,15 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
         "a row for every window",
     ),
     "no stream": (lambda t: 7, "it returns int"),
+    "a window that is none": (
+        lambda t: ps.aggregate(t.stream(), by="page", window="1 minute", n=ps.count()),  # type: ignore[arg-type]
+        "window='1 minute' is none",
+    ),
+    "an aggregate that was not called": (
+        lambda t: ps.aggregate(t.stream(), by="page", n=ps.count),  # type: ignore[arg-type]
+        "is no aggregate",
+    ),
+    "a name instead of a topic": (lambda t: ps.stream("views"), "AttributeError"),  # type: ignore[arg-type]
     "a raw column in a session": (
         lambda t: ps.aggregate(t.stream(), by="page", window=ps.session("1 s"), n=F.count("*")),
         "is a Spark column",
@@ -418,3 +427,59 @@ def test_a_failure_that_passes_is_passed(app: ps.App, spark: SparkSession, tmp_p
     assert "the disk was busy" in (supervised.last_error or "")
     assert [row["ms"] for row in app.read("newest")] == [3.0]
     assert failures.last(app, "newest") is None
+
+
+def test_long_sessions_are_not_late_for_those_who_read_them(app: ps.App, spark: SparkSession) -> None:
+    """They come out in the order in which they end: the long one, which began first, after the short one."""
+    views = app.topic("views", DDL, event_time="at", lateness="0 seconds")
+
+    @app.stream()
+    def visits() -> DataFrame:
+        return ps.aggregate(views.stream(), by="page", window=ps.session("30 minutes"), n=ps.count())
+
+    @app.view(key="window")
+    def per_hour() -> DataFrame:
+        return ps.aggregate(visits.stream(), by=[], window=ps.tumbling("1 hour"), visits=ps.count())
+
+    minutes = {"/long": range(0, 150, 20), "/short": [70], "/end": [600]}
+    for minute, page in sorted((minute, page) for page, many in minutes.items() for minute in many):
+        views.append({"page": page, "ms": 1.0, "at": at(60 * minute)})
+        Runner(app, Graph(app, spark).analyse()).once() if minute in (120, 600) else None
+    found = {(row["page"], row["n"]) for row in app.log.topic("visits").rows()}
+    assert found == {("/long", 8), ("/short", 1)}
+    assert len(reading.late(app, "per_hour")) == 0
+    assert sum(row["visits"] for row in app.read("per_hour")) == 2
+
+
+def test_a_program_hears_of_a_query_that_was_given_up(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at")
+
+    @app.view(key="page")
+    def failing() -> DataFrame:
+        return ps.latest(views.stream().where(F.raise_error(F.lit("no luck")).isNull()), by="page")
+
+    views.append({"page": "/", "ms": 3.0, "at": at(0)})
+    with pytest.raises(ps.QueryFailed, match="no luck"):
+        Runner(app, Graph(app, spark).analyse(), failures_max=1).run()
+
+
+def test_rows_are_found_by_their_number_or_not_at_all(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at")
+    app.view(key="page", name="newest")(lambda: ps.latest(views.stream(), by="page"))
+    for page in ("/a", "/b", "/c"):
+        views.append({"page": page, "ms": 1.0, "at": at(0)})
+    Runner(app, Graph(app, spark).analyse()).once()
+    rows = app.read("newest")
+    assert [rows[0]["page"], rows[-1]["page"]] == ["/a", "/c"]
+    assert [row["page"] for row in rows[1:]] == ["/b", "/c"]
+    for beside in (3, -4):
+        with pytest.raises(IndexError):
+            rows[beside]
+    now = datetime.now(UTC)
+    with pytest.raises(ps.BadOption, match='did you mean "page"'):
+        app.read("newest", as_of=now, where={"pge": 1})
+    with pytest.raises(ps.BadOption, match="contradict"):
+        app.read("newest", as_of=now, after=views.append({"page": "/", "ms": 1.0, "at": at(0)}))
+    wrong: Any = "10 minutes ago"
+    with pytest.raises(ps.BadOption, match="is no time"):
+        app.read("newest", as_of=wrong)

@@ -83,6 +83,7 @@ def test_a_stream_takes_so_many_at_a_time_and_goes_on_where_it_was(
         ({}, "which topics?"),
         ({"topics": "click"}, 'did you mean "clicks"?'),
         ({"topics": "clicks", "home": "/nowhere"}, "there is no log under /nowhere"),
+        ({"topics": "clicks", "rows_max": "many"}, "rows_max=many is no number of records"),
         ({"topics": "clicks,other"}, 'topics "clicks" and "other" have other columns'),
     ],
 )

@@ -27,7 +27,7 @@ import pyarrow as pa
 import penstock as ps
 from penstock.log import disk, group, head, ledger, maintenance, manifest, partition, producer
 from penstock.log.embedded import EmbeddedLog
-from penstock.log.log import open_log
+from penstock.opening import open_log
 
 When = Literal["before", "after", "torn"]
 

@@ -590,7 +590,7 @@ def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path: Path) -> None:
     program = """
         import resource, signal, sys
         from penstock.errors import DiskFull
-        from penstock.log.log import open_log
+        from penstock.opening import open_log
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         log = open_log(sys.argv[1])

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadDefinition, BadName, TopicExists, UnknownView
 from penstock.flow.definition import Definition
-from penstock.log.log import Declared, Log, declared_settings, home_of, in_ms, open_log
+from penstock.log.log import Declared, Log, declared_settings, home_of, in_ms
 from penstock.log.port import LogPort, Position
 from penstock.log.settings import TopicSettings, check_name
 from penstock.log.topic import Topic
+from penstock.opening import open_log
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -52,15 +53,21 @@ class App:
         name: str,
         *,
         home: str | Path | None = None,
+        log: str | None = None,
         views: str | None = None,
         spark: str | None = None,
     ) -> None:
-        """`views`: the store of the views (default: a SQLite file). `spark`: a master URL (default: here)."""
+        """`home`: a folder for everything that is kept here.
+
+        `log`: where the log is instead, as "kafka://host:port". `views`: the store of the views (default: a
+        SQLite file). `spark`: a master URL (default: here).
+        """
         check_name("app", name)
         if "." in name:  # it stands before a dot in the names of producers
             raise BadName("app", name)
         self.name = name
         self.home = home_of(home).absolute()
+        self._elsewhere = log
         self.views = views
         self.spark = spark
         self.topics: dict[str, AppTopic] = {}
@@ -70,11 +77,16 @@ class App:
         self._opening = threading.RLock()
 
     @property
+    def address(self) -> str:
+        """Where the log is."""
+        return self._elsewhere or str(self.home)
+
+    @property
     def log(self) -> Log:
         """The log, with every declared topic in it."""
         with self._opening:
             if self._log is None:
-                opened = open_log(self.home)
+                opened = open_log(self.address)
                 try:
                     self._create_topics(opened)
                 except BaseException:
@@ -100,16 +112,17 @@ class App:
         The views are in a SQLite file under `home`, wherever they are otherwise. At the end `log` and that
         file are closed, and everything is where it was before.
         """
-        before = self.home, self.views, self._log, self._store
+        before = self.home, self._elsewhere, self.views, self._log, self._store
         with self._opening:
-            self.home, self.views, self._log, self._store = home.absolute(), None, log, None
+            self.home, self._elsewhere, self.views = home.absolute(), None, None
+            self._log, self._store = log, None
         try:
             self._create_topics(log)
             yield self
         finally:
             self.close()
             with self._opening:
-                self.home, self.views, self._log, self._store = before
+                self.home, self._elsewhere, self.views, self._log, self._store = before
 
     def topic(
         self,

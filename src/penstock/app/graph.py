@@ -41,7 +41,7 @@ class Graph:
             circle = " → ".join([*self._under_way[self._under_way.index(definition.name) :], definition.name])
             raise definition.wrong(f"it needs itself: {circle}.", "break the circle with a topic of its own")
         self._under_way.append(definition.name)
-        build = Build(self.session, self.app.log, str(self.app.home), before_reading=self._ready)
+        build = Build(self.session, self.app.log, self.app.address, before_reading=self._ready)
         written = position_of(
             self.app.log, producer_of(self.app.name, self._written_by(definition.name) or definition.name)
         )
@@ -84,7 +84,7 @@ class Graph:
     def _query(self, members: list[Analysed]) -> Query:
         names = sorted(member.definition.name for member in members)
         name = self._written_by(names[0]) or names[0]
-        place = place_of(str(self.app.home), self.app.name, name)
+        place = place_of(self.app.address, self.app.home, self.app.name, name)
         return Query(self.session, self.app.log, place, members, name=name)
 
     def _check_free(self, found: Analysed) -> None:

@@ -19,6 +19,7 @@ from penstock.follow.follower import Follower
 from penstock.follow.store import Progress, shown
 from penstock.follow.table import TableSpec, spec_of
 from penstock.log.port import Position
+from penstock.schema import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,8 +40,8 @@ class Rows(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self.table.take(range(*index.indices(len(self)))).to_pylist()
-        return self.table.slice(index % max(len(self), 1), 1).to_pylist()[0] if len(self) else [][index]
+            return self.table.take(list(range(*index.indices(len(self))))).to_pylist()
+        return self.table.slice(range(len(self))[index], 1).to_pylist()[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.table.to_pylist())
@@ -76,6 +77,10 @@ def read(
 ) -> Rows:
     table = spec(app, view)
     if as_of is not None:
+        if after is not None:
+            raise BadOption("as_of and after contradict each other.", hint="choose one of them")
+        if not isinstance(as_of, datetime):
+            raise BadOption(f"as_of={as_of!r} is no time.", hint="give a datetime")
         return Rows(_filtered(_as_of(app, table, as_of), table, where, limit))
     if after is not None:
         _wait_for(app, table, after, timeout_s)
@@ -105,9 +110,8 @@ def late(app: App, view: str) -> Rows:
 
 def late_count(app: App, names: Sequence[str]) -> int:
     """How many pairs these definitions have left out."""
-    topics = set(app.log.topics())
-    bounds = [_late_bounds(app, name) for name in names if f"{name}{LATE}" in topics]
-    return sum(end - start for start, end in bounds)
+    positions = (position_of(app.log, producer_of(app.name, name)) for name in names)
+    return sum(position.late for position in positions if position)
 
 
 def _late_bounds(app: App, view: str) -> tuple[int, int]:
@@ -162,6 +166,8 @@ def _filtered(
     rows: pa.Table, table: TableSpec, where: Mapping[str, object] | None, limit: int | None
 ) -> pa.Table:
     for name, value in (where or {}).items():
+        if name not in rows.column_names:
+            raise BadOption(f'there is no column "{name}".', hint=did_you_mean(name, rows.column_names))
         column = rows.column(name)
         wanted = pa.scalar(value, column.type)
         rows = rows.filter(pc.is_null(column) if value is None else pc.equal(column, wanted))

@@ -5,6 +5,10 @@ The new version is a streaming replay of the recorded batches, with the late dec
 appends the *difference* to the view's changelog together with the new position: followers and subscribers
 see ordinary changes, reads as of a past time keep their history, and a crash leaves the one version or the
 other.
+
+Where the key is another one, or columns are gone or of another type, the old changelog cannot take the new
+rows: it is replaced by a new one, and its past with it. The position says so before, so that after a crash
+neither definition goes on with half of it; another rebuild does.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +26,23 @@ import pyarrow.compute as pc
 
 from penstock.app import reading
 from penstock.app.graph import Graph
-from penstock.app.verify import Verified, compare
-from penstock.errors import BadOption, QueryFailed, UnknownView
+from penstock.app.verify import Difference, Verified, compare
+from penstock.errors import BadOption, QueryFailed, UnknownTopic, UnknownView
 from penstock.flow import failure, history
 from penstock.flow import output as outputs
 from penstock.flow.commit import Position, position_of
 from penstock.flow.definition import Analysed
 from penstock.flow.offset import Offset
-from penstock.flow.query import Place, Query, create_output, identity_of, place_of
+from penstock.flow.query import Place, Query, create_output, fits, identity_of, place_of
 from penstock.follow import changes
+from penstock.log.log import AtomicProducer
 
 if TYPE_CHECKING:
     from penstock.app.app import App
 
 SUFFIX = ".rebuild"
+_UNDER_WAY = "being-rebuilt"  # the identity of no definition
+_SHOWN_MAX = 10
 
 
 @dataclass(slots=True)
@@ -51,6 +59,7 @@ class Rebuilt:
     include_late: bool
     place: Place
     scratch: Place
+    fits: bool  # into the topics that are there
 
     def swap(self) -> None:
         """The new version serves from now on. A run of the old definition is fenced."""
@@ -63,14 +72,20 @@ class Rebuilt:
                 )
             number, version = self.before.number + 1, self.before.version + 1
             name = self.analysed.output.name
+            closed_us = self._closed_us()
+            if not self.fits:
+                self._make_room(producer)
+            create_output(self.app.log, self.analysed, evolve=True)
             records: dict[Any, Any] = {
-                name: self._changes(number),
+                name: self._changes(number, closed_us),
                 f"{name}{outputs.BATCHES}": self._history(version),
             }
-            late_from = 0
+            late_from, late = 0, 0
             if self.analysed.late_columns is not None:
                 late_from = self.app.log.port.bounds(f"{name}{outputs.LATE}", 0)[1]
-                records |= self._late()
+                pairs = self._late()
+                late = sum(table.num_rows for table in pairs.values())
+                records |= pairs
             position = replace(
                 self.after,
                 identity=identity_of([self.analysed]),
@@ -78,10 +93,24 @@ class Rebuilt:
                 version=version,
                 batch=replace(self.before.batch, lenient=False),
                 late_from=late_from,
+                late=late,
             )
             self._move_checkpoint(position.checkpoint)
             producer.append(records, position=position.encode())
         self.discard()
+
+    def _closed_us(self) -> int:
+        name = self.analysed.output.name
+        try:
+            return outputs.closed_us(self.app.log, name)
+        except UnknownTopic:  # of a rebuild that died
+            return outputs.closed_us(self.app.log, f"{name}{SUFFIX}")
+
+    def _make_room(self, producer: AtomicProducer) -> None:
+        producer.append({}, position=replace(self.before, identity=_UNDER_WAY).encode())
+        for ending in ("", outputs.LATE):
+            with suppress(UnknownTopic):
+                self.app.log.delete_topic(f"{self.analysed.output.name}{ending}")
 
     def discard(self) -> None:
         """Forget the new version."""
@@ -91,10 +120,11 @@ class Rebuilt:
                 self.app.log.delete_topic(topic)
         self.scratch.clear()
 
-    def _changes(self, number: int) -> pa.Table:
+    def _changes(self, number: int, closed_us: int) -> pa.Table:
         """What turns the old rows into the new ones."""
         output = self.analysed.output
-        gone, fresh = _difference(self.old, self.new, output.key)
+        old = self.old if self.fits else self.new.slice(0, 0)
+        gone, fresh = _difference(old, self.new, output.key)
         deleted = {
             field.name: gone.column(field.name)
             if field.name in output.key
@@ -110,9 +140,7 @@ class Rebuilt:
             ],
             promote_options="permissive",
         )
-        return outputs.changes(
-            output, marked, number=number, closed_us=outputs.closed_us(self.app.log, output.name)
-        )
+        return outputs.changes(output, marked, number=number, closed_us=closed_us)
 
     def _late(self) -> dict[Any, Any]:
         """What the new version has left out."""
@@ -158,16 +186,41 @@ def prepare(app: App, graph: Graph, name: str, *, include_late: bool = False) ->
         raise BadOption(f'"{name}" has not run yet: there is nothing to rebuild.', hint="penstock run APP")
     beside = _beside(analysed)
     _forget(app, scratch, beside)
-    create_output(app.log, analysed, evolve=True)
     after = _replay(graph, beside, scratch, analysed.output.name, include_late=include_late)
-    old, new = _rows(app, analysed, name), _rows(app, analysed, f"{name}{SUFFIX}")
-    difference = compare(name, _due(old, analysed, before), _due(new, analysed, before), analysed.output.key)
-    return Rebuilt(app, analysed, before, after, old, new, difference, include_late, place, scratch)
+    fitting = fits(app.log, analysed)
+    old = _rows(app, analysed, name) if fitting else _as_they_are(app, name)
+    new = _rows(app, analysed, f"{name}{SUFFIX}")
+    if fitting:
+        due = (_due(old, analysed, before), _due(new, analysed, before))
+        difference = compare(name, *due, analysed.output.key)
+    else:
+        difference = _all_different(name, old, new)
+    return Rebuilt(app, analysed, before, after, old, new, difference, include_late, place, scratch, fitting)
+
+
+def _as_they_are(app: App, name: str) -> pa.Table:
+    """The serving rows, by the key and with the columns that they have."""
+    try:
+        spec = reading.spec(app, name)
+    except UnknownView:  # a rebuild died when it was gone
+        return pa.table({})
+    return changes.fold(app.log.topic(name).read(), spec.key, columns=spec.columns)
+
+
+def _all_different(name: str, old: pa.Table, new: pa.Table) -> Verified:
+    found = Verified(name, "different", "its key or its columns are others", rows=old.num_rows)
+    gone, fresh = (table.drop_columns(["_revision"]) if table.num_columns else table for table in (old, new))
+    found.differing = gone.num_rows + fresh.num_rows
+    found.differences = [
+        *(Difference("only live", row, None) for row in gone.slice(0, _SHOWN_MAX).to_pylist()),
+        *(Difference("only recomputed", None, row) for row in fresh.slice(0, _SHOWN_MAX).to_pylist()),
+    ]
+    return found
 
 
 def _places(app: App, name: str) -> tuple[Place, Place]:
-    home = str(app.home)
-    return place_of(home, app.name, name), place_of(home, app.name, f"{name}{SUFFIX}")
+    own, beside = (place_of(app.address, app.home, app.name, each) for each in (name, f"{name}{SUFFIX}"))
+    return own, beside
 
 
 def _beside(analysed: Analysed) -> Analysed:

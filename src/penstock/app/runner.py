@@ -69,6 +69,8 @@ class Runner:
         Ends early, and then not everything is delivered, when `stopping` is set meanwhile.
         """
         self._supervise()
+        for supervised in self.supervised:
+            supervised.query.check()
         for depth in sorted({s.depth for s in self.supervised}):
             stage = [s for s in self.supervised if s.depth == depth]
             for supervised in stage:
@@ -84,21 +86,31 @@ class Runner:
     def start(self) -> None:
         self._supervise()
         for supervised in self.supervised:
+            supervised.query.check()  # all of them, before one is started
+        for supervised in self.supervised:
             self._start(supervised, once=False)
         for name, found in self.graph.analysed.items():
             if found.output.kind == "view":
                 self._follow(name)
 
     def run(self, *, show: Callable[[Runner], None] | None = None) -> None:
-        """Until `stopping` is set; `show` is called several times a second."""
-        self.start()
+        """Until `stopping` is set; `show` is called several times a second.
+
+        Raises QueryFailed when a query was given up, after the others were stopped.
+        """
         try:
-            while not self.stopping.wait(_LOOK_S):
+            self.start()
+            while not self.stopping.wait(_LOOK_S) and not self._given_up():
                 self.look()
                 if show:
                     show(self)
         finally:
             self.stop()
+        for supervised in self._given_up():
+            raise QueryFailed(supervised.query.name, supervised.last_error or "it stopped")
+
+    def _given_up(self) -> list[Supervised]:
+        return [supervised for supervised in self.supervised if supervised.given_up]
 
     def look(self) -> None:
         """Start again what has failed and may be tried again."""

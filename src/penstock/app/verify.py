@@ -114,7 +114,7 @@ def _written_by(app: App, analysed: Analysed, number: int, table: pa.Table) -> p
 def recomputed(app: App, graph: Graph, analysed: Analysed, position: Position) -> pa.Table:
     """The definition over the recorded batches, as one batch job."""
     further = {"history": f"{analysed.output.name}{BATCHES}", "number_max": str(position.number)}
-    build = Build(graph.session, app.log, str(app.home), mode="batch", further=further)
+    build = Build(graph.session, app.log, app.address, mode="batch", further=further)
     build.closed_us = position.evicted_ms * 1_000
     table = analysed.build(build, arrival=not analysed.stateful).toArrow()
     if analysed.output.final_by is not None:

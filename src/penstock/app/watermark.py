@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.flow.offset import Ends, Point
 from penstock.flow.plan import Scan, appended_us, newest
 from penstock.flow.times import event_times
+from penstock.log.newest import last_record
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -56,12 +57,12 @@ def backlog(log: Log, ends: Ends) -> Backlog:
         for partition, end in enumerate(last):
             read = ends[topic][partition] if partition < len(ends[topic]) else 0
             start = max(read, log.port.bounds(topic, partition)[0])
-            if start < end:
+            first_us = appended_us(log, topic, partition, start) if start < end else None
+            if first_us is not None:  # else the end lies past the last record
                 records += end - start
-                oldest.append(appended_us(log, topic, partition, start))
+                oldest.append(first_us)
                 topics.append(topic)
-    known = [time for time in oldest if time is not None]
-    return Backlog(records, min(known, default=None), tuple(dict.fromkeys(topics)))
+    return Backlog(records, min(oldest, default=None), tuple(dict.fromkeys(topics)))
 
 
 def held_back(log: Log, scan: Scan, point: Point, *, unread: Backlog, now_us: int) -> Held:
@@ -84,10 +85,8 @@ def _newest_place(log: Log, scan: Scan, point: Point) -> tuple[str | None, int |
     places = [(topic, p, end) for topic, ends in point.ends.items() for p, end in enumerate(ends)]
     found: list[tuple[str, int]] = []
     for topic, partition, end in places[:_PARTITIONS_MAX]:
-        start = log.port.bounds(topic, partition)[0]
-        if start < end:
-            settings = log.port.settings(topic)
-            for batch in log.port.read(topic, partition, end - 1, until=end):
-                times, usable = event_times(settings, batch, scan.clock)
-                found += [(topic, partition) for t in times[usable] if t == point.seen_us]
+        newest = last_record(log.port, topic, partition, until=end)
+        if newest is not None:
+            times, usable = event_times(log.port.settings(topic), newest, scan.clock)
+            found += [(topic, partition) for t in times[usable] if t == point.seen_us]
     return found[0] if found else (None, None)

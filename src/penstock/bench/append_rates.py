@@ -14,9 +14,9 @@ from penstock.bench import peers, sample
 from penstock.bench.child import Child, Line
 from penstock.bench.report import Result
 from penstock.bench.workbench import Workbench
-from penstock.log.log import open_log
 from penstock.log.settings import Durability
 from penstock.log.topic import Topic
+from penstock.opening import open_log
 
 _DICTS_PER_S = 700_000
 _ARROW_PER_S = 10_000_000

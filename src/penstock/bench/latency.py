@@ -12,8 +12,8 @@ import numpy as np
 from penstock.bench.child import Child, Line
 from penstock.bench.report import Result
 from penstock.bench.workbench import Workbench
-from penstock.log.log import open_log
 from penstock.log.topic import Topic
+from penstock.opening import open_log
 
 _EVENTS_PER_S = 1_000
 _WARM_UP_EVENTS = 200

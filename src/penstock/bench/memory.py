@@ -11,8 +11,8 @@ from penstock.bench.child import Child, Line
 from penstock.bench.read_rates import exhaust
 from penstock.bench.report import Result, Setting
 from penstock.bench.workbench import Workbench
-from penstock.log.log import open_log
 from penstock.log.topic import Topic
+from penstock.opening import open_log
 
 _MB_MAX = 200.0
 _LOOK_EVERY_S = 0.005

@@ -10,8 +10,8 @@ from penstock.bench.report import Result, Setting
 from penstock.bench.workbench import Workbench, timed_s
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.frame import PendingFrame
-from penstock.log.log import open_log
 from penstock.log.topic import Topic
+from penstock.opening import open_log
 
 _FEW_BATCHES = 100
 _BATCHES_AT_ONCE = 1_000

@@ -11,8 +11,8 @@ from penstock.bench.append_rates import arrow_batches
 from penstock.bench.child import Child, Line
 from penstock.bench.report import Result
 from penstock.bench.workbench import Workbench
-from penstock.log.log import open_log
 from penstock.log.topic import Topic
+from penstock.opening import open_log
 
 _ARROW_PER_S = 20_000_000
 _ROWS_PER_S = 1_000_000

@@ -16,8 +16,9 @@ from typing import Any
 
 from penstock.bench.report import Setting
 from penstock.bench.sample import DDL, Sample
-from penstock.log.log import Log, home_of, open_log
+from penstock.log.log import Log, home_of
 from penstock.log.topic import Topic
+from penstock.opening import open_log
 
 Progress = Callable[[str], None]
 

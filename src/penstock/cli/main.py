@@ -18,6 +18,7 @@ from penstock.cli import (
     explain,
     failure,
     group,
+    kafka,
     late,
     produce,
     rebuild,
@@ -31,8 +32,8 @@ from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
 _ORDER = (
-    "topic", "produce", "consume", "group", "run", "view", "late", "verify", "rebuild", "explain", "doctor",
-    "bench", "demo",
+    "topic", "produce", "consume", "group", "run", "view", "late", "verify", "rebuild", "explain", "kafka",
+    "doctor", "bench", "demo",
 )  # fmt: skip
 
 
@@ -131,6 +132,7 @@ app.command("late")(late.late)
 app.command("verify")(verify.verify)
 app.command("rebuild")(rebuild.rebuild)
 app.command("explain")(explain.explain)
+app.add_typer(kafka.app, name="kafka")
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

@@ -13,7 +13,7 @@ from penstock.cli import engine, failure
 from penstock.cli.engine import AppFile
 from penstock.cli.session import AsJson, Home, Session
 from penstock.clock import duration_ms
-from penstock.errors import BadInput, QueryFailed
+from penstock.errors import BadInput
 
 if TYPE_CHECKING:
     from penstock.app.runner import Runner
@@ -90,8 +90,7 @@ def _run(runner: Runner, screen: Screen, stop: _Stop, *, once: bool) -> None:
                     runner.once()
                 outcome = "done"
             else:
-                runner.run(show=_until_given_up(screen))
-                _raise_given_up(runner)
+                runner.run(show=lambda _: screen.show())
         if stop.asked:
             outcome = "interrupted"
     finally:
@@ -99,21 +98,6 @@ def _run(runner: Runner, screen: Screen, stop: _Stop, *, once: bool) -> None:
         with stop.excuses_spark():
             runner.stop()
         screen.summarise(outcome)
-
-
-def _until_given_up(screen: Screen) -> Any:
-    def show(runner: Runner) -> None:
-        if any(supervised.given_up for supervised in runner.supervised):
-            runner.stopping.set()
-        screen.show()
-
-    return show
-
-
-def _raise_given_up(runner: Runner) -> None:
-    for supervised in runner.supervised:
-        if supervised.given_up:
-            raise QueryFailed(supervised.query.name, supervised.last_error or "it stopped")
 
 
 class _Stop:

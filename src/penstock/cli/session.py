@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
 
 Home = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--home", metavar="DIR", help="Where the log is.", show_default="$PENSTOCK_HOME or ./.penstock"
+        "--home",
+        metavar="DIR",
+        help="Where the log is: a folder, or kafka://host:port.",
+        show_default="$PENSTOCK_HOME or ./.penstock",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
@@ -31,11 +34,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 class Session:
     """One run of the command line. `--home` and `--json` may come before or after the command."""
 
-    home: Path | None = None
+    home: str | None = None
     json: bool = False
 
     @classmethod
-    def of(cls, ctx: typer.Context, home: Path | None, as_json: bool) -> Session:
+    def of(cls, ctx: typer.Context, home: str | None, as_json: bool) -> Session:
         """The session of this run with what the command itself was told."""
         session = ctx.ensure_object(cls)
         session.home = home or session.home
@@ -47,23 +50,40 @@ class Session:
         """Where the log is or will be. Refuses a place where no folder can be."""
         from penstock.log.log import home_of
 
+        if self.on_kafka:
+            raise BadInput(
+                "this works on a log in a folder, not on Kafka.", hint="leave --home and PENSTOCK_HOME away"
+            )
         home = home_of(self.home)
         nearest = next((place for place in (home, *home.parents) if place.exists()), None)
         if nearest is not None and not nearest.is_dir():
             raise NotAFolder(home, file=nearest)
         return home
 
+    @property
+    def on_kafka(self) -> bool:
+        from penstock.opening import address_of, is_kafka
+
+        return is_kafka(address_of(self.home))
+
+    @property
+    def address(self) -> str:
+        """Where the log is: a folder, or a cluster."""
+        from penstock.opening import address_of
+
+        return address_of(self.home) if self.on_kafka else str(self.folder)
+
     def has_log(self) -> bool:
-        return (self.folder / "log.json").exists()
+        return self.on_kafka or (self.folder / "log.json").exists()
 
     @contextmanager
     def log(self, *, create: bool = False) -> Iterator[Log]:
         """The log, closed at the end. Looking at a log never creates one."""
-        from penstock.log.log import open_log
+        from penstock.opening import open_log
 
         if not create and not self.has_log():
             raise NoLog(self.folder)
-        with open_log(self.folder) as log:
+        with open_log(self.address) as log:
             yield log
 
     def confirm(self, question: str, *, yes: bool, refusal: str) -> None:

@@ -298,6 +298,8 @@ def _check(
     if not aggregates:
         raise BadDefinition("nothing to aggregate.", hint="name at least one, as views=ps.count()")
     _one_of("late", late, Late)
+    if window is not None and not isinstance(window, Window):
+        raise BadDefinition(f"window={window!r} is none.", hint='say ps.tumbling("1 minute")')
     if isinstance(window, Sliding) and late == "correct":
         raise BadDefinition("a sliding window is final when it comes out.", hint='use late="divert"')
     if window is None and late == "correct":
@@ -317,11 +319,22 @@ def _check_aggregate(stream: DataFrame, window: Window | None, name: str, a: Agg
         )
     if isinstance(a, Aggregate):
         a.check(stream.select("*", *ARRIVAL).schema if a.needs_arrival else stream.schema)
+    elif not isinstance(a, _column_type()):
+        raise BadDefinition(
+            f'"{name}" is {a!r}, which is no aggregate.',
+            hint='call it, as in views=ps.count() or ms=ps.sum("ms")',
+        )
     elif isinstance(window, Session | Sliding):
         raise BadDefinition(
             f'"{name}" is a Spark column, which {_name(window)} windows cannot compute.',
             hint="use ps.count(), ps.sum(...) and their like",
         )
+
+
+def _column_type() -> type:
+    from pyspark.sql import Column
+
+    return Column
 
 
 def _one_of(option: str, value: Any, kinds: Any) -> Any:

@@ -81,7 +81,7 @@ class Build:
 
     session: SparkSession
     log: Log
-    home: str
+    home: str  # where the log is: a folder, or kafka://…
     mode: Mode = "stream"
     clock: Clock = "event"
     ticks: bool = False

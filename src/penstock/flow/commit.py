@@ -44,6 +44,7 @@ class Position:
     evicted_ms: int  # Spark has closed windows up to here
     version: int = 0  # grows with every rebuild
     late_from: int = 0  # where the late pairs of this version begin in their topic
+    late: int = 0  # how many there are
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -56,6 +57,7 @@ class Position:
                 "evicted_ms": self.evicted_ms,
                 "version": self.version,
                 "late_from": self.late_from,
+                "late": self.late,
             }
         ).encode()
 
@@ -191,7 +193,11 @@ class Committer:
             elif table.num_rows:
                 records[name] = table
         records |= {f"{name}{outputs.LATE}": table for name, table in late.items() if table.num_rows}
-        version, late_from = (self.position.version, self.position.late_from) if self.position else (0, 0)
+        version, late_from, late_before = (
+            (self.position.version, self.position.late_from, self.position.late)
+            if self.position
+            else (0, 0, 0)
+        )
         # A state built anew closes its windows again, from the first: what was closed stays so.
         evicted_ms = max(planned.evicted_ms, self.position.evicted_ms if self.position else 0)
         note = {
@@ -218,6 +224,7 @@ class Committer:
             evicted_ms,
             version,
             late_from,
+            late_before + sum(table.num_rows for table in late.values()),
         )
         self._producer.append(records, position=position.encode())
         self.position = position

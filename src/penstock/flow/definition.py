@@ -54,6 +54,8 @@ class Definition:
             raise self.wrong(error.message, error.hint) from error
         except PySparkException as error:
             raise self.wrong(str(error).split("\n", maxsplit=1)[0], "see the Spark message above") from error
+        except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
+            raise self.wrong(f"{type(error).__name__}: {error}.", "see the Python message above") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
         correct_us=max((o.correct_us for o in operators if o.output == "update"), default=0),
         identity=_identity(definition, build, df, key, known),
         stateful=stateful,
-        time=_time(df),
+        time=_time(df, operators),
         columns=None if build.gathers else needed_columns(df),
     )
     with definition.blamed():
@@ -243,9 +245,17 @@ def _identity(
     text = _OF_ONE_BUILD.sub("", plan.treeString())
     # What Spark does not show: Python is only a name in its plans.
     inside = [(o.name, o.late, o.emit, o.span_us, o.correct_us, o.means) for o in build.operators]
-    whole = [text, build.topics, build.clock, inside, key, df.schema.json()]
+    whole = [text, build.topics, build.clock, inside, key, df.schema.json(), _clocks(build, df)]
     digest = sha256("\n".join(map(str, whole)).encode()).hexdigest()[:16]
     return f"{digest}:{','.join(map(quote, there))}"
+
+
+def _clocks(build: Build, df: DataFrame) -> list[object]:
+    """Which event times its topics take for usable, where that matters; their lateness is in the plan."""
+    if not build.operators and not _has_state(df):
+        return []
+    found = (build.log.port.settings(topic) for topic in build.topics)
+    return [(s.event_time, s.sent_time, s.received_time, s.ahead_ms, s.offline_ms) for s in found]
 
 
 def columns_in(identity: str) -> list[str]:
@@ -265,7 +275,11 @@ def _over(definition: Definition, build: Build, columns: Sequence[str]) -> DataF
         return None
 
 
-def _time(df: DataFrame) -> str | None:
+def _time(df: DataFrame, operators: Sequence[Operator]) -> str | None:
     marked = [f.name for f in df.schema.fields if f.metadata.get(builds.TIME_MARK)]
-    # The start: a minute that ends with the hour belongs to that hour and not to the next one.
-    return marked[0] if marked else ("window_start" if "window_start" in df.columns else None)
+    if marked:
+        return marked[0]
+    # The start: a minute that ends with the hour belongs to that hour and not to the next one. But sessions
+    # come out in the order in which they end, and a long one would be late by when it began.
+    column = "window_end" if any(o.name == "session" for o in operators) else "window_start"
+    return column if column in df.columns else None

@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.errors import UnknownTopic
 from penstock.flow.offset import Offset, Point
 from penstock.log.log import Log
+from penstock.log.newest import last_record
 from penstock.log.port import to_us
 
 
@@ -46,13 +47,12 @@ class Last:
 
 def last(log: Log, topic: str) -> Last | None:
     try:
-        start, end = log.port.bounds(topic, 0)
+        newest = last_record(log.port, topic, 0)
     except UnknownTopic:
         return None
-    if start == end:
+    if newest is None:
         return None
-    batch = list(log.port.read(topic, 0, end - 1, until=end))[-1]
-    record = batch.slice(batch.num_rows - 1).to_pylist()[0]
+    (record,) = newest.to_pylist()
     return Last(
         record["query"],
         record["number"],

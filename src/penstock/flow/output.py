@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from penstock.log.log import Log
+from penstock.log.newest import last_record
 
 LATE = ".late"
 BATCHES = ".batches"
@@ -125,11 +126,8 @@ def _check_one_row_per_key(output: Output, table: pa.Table) -> None:
 
 def closed_us(log: Log, view: str) -> int:
     """How far a view's changelog says that windows are final."""
-    start, end = log.port.bounds(view, 0)
-    if start == end:
-        return NEVER_US
-    newest = list(log.port.read(view, 0, end - 1, until=end))[-1].column("_closed").cast(pa.int64())
-    found: int | None = newest[-1].as_py()
+    newest = last_record(log.port, view, 0)
+    found: int | None = newest.column("_closed").cast(pa.int64())[0].as_py() if newest else None
     return NEVER_US if found is None else found
 
 

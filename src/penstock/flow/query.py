@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import DefinitionChanged
+from penstock.errors import DefinitionChanged, IncompatibleSchema, UnknownTopic
 from penstock.flow import build as builds
 from penstock.flow import history
 from penstock.flow import output as outputs
 from penstock.flow.build import Build
 from penstock.flow.commit import Committer, Planned, Position, position_of, producer_of, run_only
 from penstock.flow.definition import Analysed, columns_in
-from penstock.flow.offset import Offset
+from penstock.flow.offset import Offset, at_rest
 from penstock.log.log import Log
 from penstock.log.settings import TopicSettings
 
@@ -39,9 +39,9 @@ _GONE = ".gone-"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a query lives: the log's home, its own folder for checkpoints, its name in the log."""
+    """Where a query lives: the log, its own folder for checkpoints, its name in the log."""
 
-    home: str
+    log: str
     folder: Path
     producer: str
 
@@ -53,8 +53,8 @@ class Place:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def place_of(home: str, app: str, query: str) -> Place:
-    return Place(home, Path(home) / "flow" / app / query, producer_of(app, query))
+def place_of(log: str, home: Path, app: str, query: str) -> Place:
+    return Place(log, home / "flow" / app / query, producer_of(app, query))
 
 
 def columns_known(position: Position | None, name: str) -> list[str]:
@@ -103,6 +103,14 @@ class Query:
     def stateful(self) -> bool:
         return any(member.stateful for member in self.members)
 
+    def check(self) -> None:
+        """Whether it may go on from what is stored, which this leaves as it is. Raises DefinitionChanged."""
+        for member in self.members:
+            _check_owner(self._log, member, self._place)
+        known = self.stored
+        if known and known.identity != self.identity:
+            self._check_only_fewer(known.identity)
+
     def start(
         self, *, every: str | None, once: bool, rows_max: int | None = None, now_us: int | None = None
     ) -> None:
@@ -110,14 +118,13 @@ class Query:
 
         `now_us`: a virtual clock; with it a run to the end also sees topics go idle.
         """
+        self.check()
         for member in self.members:
-            _check_owner(self._log, member, self._place)
             create_output(self._log, member, evolve=True)
         producer = self._log.producer(self._place.producer)
         known = self.stored
-        if known and known.identity != self.identity:
-            self._check_only_fewer(known.identity)
-        checkpoint = self._checkpoint(known.checkpoint if known else None)
+        goes_on = known is not None and known.identity == self.identity
+        checkpoint = self._checkpoint(known.checkpoint if known and goes_on else None)
         self.committer = Committer(
             producer, query=self._place.producer, identity=self.identity,
             checkpoint=checkpoint.name,
@@ -144,7 +151,6 @@ class Query:
         """Streams that shared a query go on when one of them is gone: without state, nothing is lost."""
         if self.stateful or not set(self.identity.split()) < set(stored.split()):
             raise DefinitionChanged(self.name, self.members[0].output.kind)
-        self.forget_state()
 
     def stop(self) -> None:
         if self.running is not None:
@@ -152,7 +158,7 @@ class Query:
 
     def can_replay(self) -> bool:
         """Whether the log still has all that the state was made of: retention may have taken some."""
-        return not history.gone(self._log, history.batches(self._log, self.history))
+        return not self.stateful or not history.gone(self._log, history.batches(self._log, self.history))
 
     def forget_state(self) -> None:
         """Throw the checkpoint away: the next start builds the state anew from the log."""
@@ -161,20 +167,24 @@ class Query:
     # ---- starting -----------------------------------------------------------------------------
 
     def _build(self, **options: Any) -> Build:
-        return Build(self._session, self._log, self._place.home, **options)
+        return Build(self._session, self._log, self._place.log, **options)
 
     def _dataframe(self, *, ticks: bool, rows_max: int | None, now_us: int | None) -> DataFrame:
-        further = {"history": self.history} if self._replays else {}
-        further |= self._further
+        further = {**self._way_back(), **self._further}
         if now_us is not None:
             further["now_us"] = str(now_us)
         build = self._build(ticks=ticks, rows_max=rows_max, further=further)
         (first, *others) = self.members
         return builds.records(build, first.topics, first.clock) if others else first.build(build)
 
-    @property
-    def _replays(self) -> bool:
-        return self.committer is not None and self.committer.replaying
+    def _way_back(self) -> dict[str, str]:
+        """Where a new checkpoint begins: state is made of everything before, and what has none goes on."""
+        committer = self.committer
+        if committer is None or not committer.replaying or committer.position is None:
+            return {}
+        if self.stateful:
+            return {"history": self.history}
+        return {"begin": json.dumps(at_rest(committer.position.batch.end).to_json())}
 
     def _checkpoint(self, known: str | None) -> Path:
         """The folder that the stored position names, or a new one if that is gone."""
@@ -255,7 +265,8 @@ def create_output(log: Log, member: Analysed, *, evolve: bool) -> None:
     name = member.output.name
     # First: a topic with a history beside it is a definition's.
     _create(log, TopicSettings(f"{name}{outputs.BATCHES}", outputs.HISTORY), evolve=evolve)
-    _create(log, _output_topic(log, member), evolve=evolve)
+    declared = [*member.definition.options] if member.output.kind == "stream" else []
+    _create(log, _output_topic(log, member), evolve=evolve, declared=declared)
     if member.late_columns is not None:
         late = outputs.late_schema(member.late_columns)
         _create(log, TopicSettings(f"{name}{outputs.LATE}", late), evolve=evolve)
@@ -293,15 +304,36 @@ def _lateness_ms(member: Analysed, sources: Sequence[TopicSettings]) -> int:
     return 0 if member.output.final_by else max(source.lateness_ms for source in sources)
 
 
-def _create(log: Log, wanted: TopicSettings, *, evolve: bool) -> None:
+def _create(log: Log, wanted: TopicSettings, *, evolve: bool, declared: Iterable[str] = ()) -> None:
+    """`declared`: the options that the program gives, which count from now on."""
     if wanted.name not in log.port.topics():
         log.port.create_topic(wanted)
-    elif evolve and (known := log.port.settings(wanted.name)).schema.ddl != wanted.schema.ddl:
-        log.port.alter_topic(wanted.name, _evolved(known, wanted))
+        return
+    known = log.port.settings(wanted.name)
+    changed = replace(known, **{name: getattr(wanted, name) for name in declared})
+    changed = replace(changed, partitions=max(known.partitions, changed.partitions))
+    if evolve and known.schema.ddl != wanted.schema.ddl:
+        changed = replace(changed, schema=known.schema.evolve_to(wanted.schema))
+    if changed != known:
+        log.port.alter_topic(wanted.name, changed)
 
 
-def _evolved(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:
-    return replace(known, schema=known.schema.evolve_to(wanted.schema))
+def fits(log: Log, member: Analysed) -> bool:
+    """Whether the topics of a definition can take what it makes now: the same key, and no column less."""
+    wanted = [_output_topic(log, member)]
+    if member.late_columns is not None:
+        late = outputs.late_schema(member.late_columns)
+        wanted.append(TopicSettings(f"{member.output.name}{outputs.LATE}", late))
+    return all(_fits(log, topic) for topic in wanted)
+
+
+def _fits(log: Log, wanted: TopicSettings) -> bool:
+    try:
+        known = log.port.settings(wanted.name)
+        known.schema.evolve_to(wanted.schema)
+    except (UnknownTopic, IncompatibleSchema):
+        return False
+    return known.key == wanted.key
 
 
 def _planned(checkpoint: Path, spark_batch: int) -> Planned:

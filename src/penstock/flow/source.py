@@ -1,8 +1,9 @@
 """The log as a Spark data source, batch and streaming: `spark.readStream.format("penstock")`.
 
 Spark runs the stream reader's planning in one long-lived process on the driver, and `read` on pickled
-copies in its Python workers; only options travel. For everyone: `home`, `topics` (with commas between them)
-and `rows_max` (about how many a batch of a stream may have); without others, every record counts.
+copies in its Python workers; only options travel. For everyone: `home` (a folder, or kafka://host:port),
+`topics` (with commas between them) and `rows_max` (about how many a batch of a stream may have); without
+others, every record counts.
 
 Definitions say more: `clock`, `time` (name of the time column), `tasks`, `settle_us`, `ticks`, `undated`.
 A batch read of theirs is of exactly the offsets in `batches` (a JSON list), or of those recorded in the topic
@@ -40,7 +41,8 @@ from penstock.flow.gather import Gather
 from penstock.flow.offset import Offset, Point, at_rest
 from penstock.flow.plan import Scan
 from penstock.flow.times import Steps
-from penstock.log.log import Log, home_of, open_log
+from penstock.log.log import Log, home_of
+from penstock.opening import is_kafka, open_log
 
 NAME = "penstock"
 _WAIT_S = 0.1
@@ -63,6 +65,8 @@ def log_at(home: str) -> Log:
 
 
 def _marker(home: str) -> int:
+    if is_kafka(home):
+        return 0
     try:
         return (Path(home) / "log.json").stat().st_ino
     except FileNotFoundError:
@@ -93,8 +97,18 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
     return found
 
 
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    given = options.get(name, str(default))
+    if not given.isdecimal() or not int(given):
+        raise BadInput(f"{name}={given} is no number of records.", hint=f'say .option("{name}", 100000)')
+    return int(given)
+
+
 def _home(options: Mapping[str, str]) -> str:
-    home = home_of(options.get("home")).absolute()
+    given = options.get("home")
+    if given is not None and is_kafka(given):
+        return given
+    home = home_of(given).absolute()
     if not (home / "log.json").exists():
         raise BadInput(f"there is no log under {home}.", hint='say where: .option("home", "…/.penstock")')
     return str(home)
@@ -127,7 +141,7 @@ class _Reading:
         self.scan = Scan(
             _topics(options),
             options.get("clock", "append"),
-            int(options.get("rows_max", 1_000_000)),
+            _number(options, "rows_max", 1_000_000),
             int(options.get("settle_us", 0)),
         )
         self.time = options.get("time", "_timestamp")
@@ -179,13 +193,15 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
     """An endless read; each offset it gives describes its batch whole.
 
     With the option `history` it first goes through the batches recorded there, several at a time, with
-    `only_history` no further, and with `lenient` finding nothing late there.
+    `only_history` no further, and with `lenient` finding nothing late there. With `begin` it starts at the
+    end of that offset.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
         self.ticks = options.get("ticks") == "true"
         self.history = options.get("history")
+        self.begin = options.get("begin")
         self.only_history = options.get("only_history") == "true"
         self.lenient = options.get("lenient") == "true"
         # A virtual clock, for tests: it stands still during a run, and idleness is measured by it.
@@ -198,8 +214,9 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         return history.batches(log_at(self.home), self.history) if self.history else []
 
     def initialOffset(self) -> dict[str, Any]:
-        log = log_at(self.home)
-        start = self.past[0].start if self.past else plan.beginning(log, self.scan)
+        if self.begin:
+            return at_rest(Offset.from_json(json.loads(self.begin)).end).to_json()
+        start = self.past[0].start if self.past else plan.beginning(log_at(self.home), self.scan)
         return at_rest(start).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:

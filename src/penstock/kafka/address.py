@@ -53,6 +53,7 @@ class Address:
         return {
             "bootstrap.servers": self.servers,
             "client.id": "penstock",
+            "log_level": 0,  # what matters comes as errors
             "socket.connection.setup.timeout.ms": 5_000,
             "reconnect.backoff.max.ms": 1_000,
             **self.options,

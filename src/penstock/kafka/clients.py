@@ -18,6 +18,7 @@ from penstock.kafka.refusals import Heard, error_of
 ANSWER_S = 30.0
 """How long a cluster may take for anything."""
 
+_FIRST_ANSWER_S = 10.0
 _KEPT_MAX = 8
 _LOGGER = logging.getLogger("penstock.kafka")
 _LOGGER.addHandler(logging.NullHandler())  # what matters comes as errors
@@ -33,6 +34,11 @@ class Clients:
         self._free: list[Consumer] = []
         self._admin: AdminClient | None = None
         self._closed = False
+
+    def check(self) -> None:
+        """Whether anybody answers. Raises Unreachable or NotAllowed, soon."""
+        with self.translating():
+            self.admin.list_topics(timeout=_FIRST_ANSWER_S)
 
     @property
     def admin(self) -> AdminClient:

@@ -61,11 +61,12 @@ _OVERHEAD_BYTES = 1 << 20  # JSON, keys and framing around a record
 class KafkaLog:
     """A LogPort. Thread-safe."""
 
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"holds"})
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._clients = Clients(Address.parse(url))
+        self._clients.check()
         self._schemas = Table(self._clients, SCHEMAS, partitions=1)
         self._ledger = Table(self._clients, LEDGER, partitions=_LEDGER_PARTITIONS)
         self._writing = Writing(self._clients)
@@ -279,7 +280,8 @@ class KafkaLog:
 
     def hold(self, name: str, topic: str, offsets: Mapping[int, int], *, reason: str) -> None:
         """Kafka's retention waits for nobody; its tools see from this how far a query is."""
-        self._groups.commit(name, topic, offsets)
+        with contextlib.suppress(KafkaException):  # to be seen is no reason to fail
+            self._groups.commit(name, topic, offsets)
 
     def join(self, group: str, topic: str, *, lease_s: float) -> Member:
         check_name("group", group)

@@ -12,8 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.clock import CorrectedTime, duration_ms
-from penstock.errors import BadOption, StorageError, TopicExists
-from penstock.log.embedded import EmbeddedLog
+from penstock.errors import BadOption, TopicExists
 from penstock.log.port import AtomicResult, GroupInfo, LogPort, Parts, StaleAppend
 from penstock.log.settings import Cleanup, Durability, TopicSettings
 from penstock.log.topic import Topic
@@ -240,22 +239,3 @@ def in_ms(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _columns(key: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
-
-
-def open_log(home: str | Path | None = None) -> Log:
-    """Open the embedded log under `home` (default: $PENSTOCK_HOME or ./.penstock), creating it if need be.
-
-    >>> import tempfile
-    >>> log = open_log(tempfile.mkdtemp())
-    >>> clicks = log.create_topic("clicks", "user STRING, page STRING", key="user")
-    >>> clicks.append({"user": "ann", "page": "/"}).offset
-    0
-    >>> [event["page"] for event in clicks.events()]
-    ['/']
-    """
-    try:
-        return Log(EmbeddedLog(home_of(home)))
-    except PermissionError as error:
-        raise StorageError(
-            f"{home_of(home)} cannot be written.", hint="choose another --home or PENSTOCK_HOME"
-        ) from error

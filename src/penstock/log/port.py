@@ -209,7 +209,10 @@ class LogPort(Protocol):
         """Sleep until a partition reaches past `ends`; False when time is up."""
 
     def hold(self, name: str, topic: str, offsets: Mapping[int, int], *, reason: str) -> None:
-        """With the capability `holds`: retention takes nothing from these offsets on, and says for whom."""
+        """With the capability `holds`: how far somebody without a group has read, by name and for all to see.
+
+        The embedded log's retention takes nothing from there on, and says for whom.
+        """
 
     def join(self, group: str, topic: str, *, lease_s: float) -> Member: ...
 

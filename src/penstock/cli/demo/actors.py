@@ -16,8 +16,8 @@ from typing import Any
 
 from penstock.cli.demo import latency
 from penstock.log.event import Event
-from penstock.log.log import open_log
 from penstock.log.port import to_us
+from penstock.opening import open_log
 
 TOPIC = "page_views"
 SCHEMA = "producer INT, number BIGINT, user_id BIGINT NOT NULL, page STRING, at TIMESTAMP"

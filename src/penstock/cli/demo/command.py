@@ -78,7 +78,7 @@ def _has_spark(session: Session) -> bool:
 def _perform(session: Session, folder: Path, seconds: float | None, *, keep: bool, spark: bool) -> bool:
     from penstock.cli.demo import panels
     from penstock.cli.demo.play import Play
-    from penstock.log.log import open_log
+    from penstock.opening import open_log
 
     with open_log(folder) as log:
         play = Play(log, folder, kill_at_s=seconds / 2 if seconds else _KILL_AT_S, spark=spark)

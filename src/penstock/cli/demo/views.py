@@ -57,11 +57,13 @@ def run(home: str, stopping: threading.Event) -> None:
 
 def _seen(app: ps.App) -> dict[str, Any]:
     """The newest window, and how many there are."""
+    from penstock.app import reading
+
     if app.store.progress(NAME) is None:
         return {"windows": 0, "final": 0, "late": 0, "newest": None, "counts": {}}
     rows = list(app.read(NAME))
     newest = max((row["window_start"] for row in rows), default=None)
-    late = app.log.port.bounds(f"{NAME}.late", 0)[1]
+    late = reading.late_count(app, [NAME])
     return {
         "windows": len({row["window_start"] for row in rows}),
         "final": len({row["window_start"] for row in rows if row["final"]}),

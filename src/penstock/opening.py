@@ -1,0 +1,61 @@
+"""Opening a log by its address: a folder on this machine, or a Kafka cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import NotSupported, StorageError
+from penstock.log.embedded import EmbeddedLog
+from penstock.log.log import Log, home_of
+
+if TYPE_CHECKING:
+    from penstock.kafka.log import KafkaLog
+
+KAFKA = "kafka://"
+
+
+def open_log(home: str | Path | None = None) -> Log:
+    """Open the log under the folder `home` (default: $PENSTOCK_HOME or ./.penstock), or on "kafka://host:port".
+
+    A folder is created if need be.
+
+    >>> import tempfile
+    >>> log = open_log(tempfile.mkdtemp())
+    >>> clicks = log.create_topic("clicks", "user STRING, page STRING", key="user")
+    >>> clicks.append({"user": "ann", "page": "/"}).offset
+    0
+    >>> [event["page"] for event in clicks.events()]
+    ['/']
+    """
+    address = address_of(home)
+    if is_kafka(address):
+        return Log(_kafka(address))
+    try:
+        return Log(EmbeddedLog(Path(address)))
+    except PermissionError as error:
+        raise StorageError(
+            f"{address} cannot be written.", hint="choose another --home or PENSTOCK_HOME"
+        ) from error
+
+
+def address_of(home: str | Path | None = None) -> str:
+    """`home`, else $PENSTOCK_HOME, else ./.penstock."""
+    chosen = str(home or os.environ.get("PENSTOCK_HOME") or "")
+    return chosen if is_kafka(chosen) else str(home_of(home))
+
+
+def is_kafka(address: object) -> bool:
+    return isinstance(address, str) and address.startswith(KAFKA)
+
+
+def _kafka(url: str) -> KafkaLog:
+    try:
+        from penstock.kafka.log import KafkaLog
+    except ModuleNotFoundError as error:
+        raise NotSupported(
+            "Kafka is spoken with confluent-kafka, which is not installed.",
+            hint='pip install "penstock[kafka]"',
+        ) from error
+    return KafkaLog(url)

@@ -1,0 +1,135 @@
+"""What is Kafka's own: topics of other programs, messages that are no records, brokers that are away."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.servers import free_port
+
+import penstock as ps
+from penstock.kafka.address import Address
+from penstock.kafka.cluster import State
+from penstock.opening import open_log
+
+
+@pytest.fixture
+def log(kafka: State) -> Iterator[ps.Log]:
+    with open_log(kafka.url) as opened:
+        yield opened
+
+
+def fresh(word: str) -> str:
+    return f"{word}-{uuid4().hex[:8]}"
+
+
+def by_another_program(kafka: State, *values: bytes | None, partitions: int = 1) -> str:
+    """A topic that Penstock has never heard of, with these messages."""
+    name, settings = fresh("foreign"), Address.parse(kafka.url).client()
+    admin = AdminClient(settings)
+    for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        made.result(30)
+    producer = Producer(settings)
+    for value in values:
+        producer.produce(name, value, b"key", partition=0)
+    assert producer.flush(30) == 0
+    return name
+
+
+def test_a_topic_of_another_program_is_one_of_bytes(kafka: State, log: ps.Log) -> None:
+    name = by_another_program(kafka, b"\x00\xff", b"plain", partitions=3)
+    assert name in log.topics()
+    topic = log.topic(name)
+    assert topic.settings.partitions == 3
+    assert [(row["key"], row["value"]) for row in topic.rows()] == [(b"key", b"\x00\xff"), (b"key", b"plain")]
+
+
+def test_a_topic_of_another_program_is_read_with_the_schema_it_is_given(kafka: State, log: ps.Log) -> None:
+    lines = [{"id": 1, "name": "ann", "unknown": [1]}, {"id": 2}]
+    name = by_another_program(kafka, *(json.dumps(line).encode() for line in lines), partitions=2)
+    topic = log.create_topic(name, "id BIGINT, name STRING", key="id", partitions=7)
+    assert topic.settings.partitions == 2
+    topic.append({"id": 3, "name": "eve"})
+    assert sorted(topic.rows(), key=lambda row: int(row["id"])) == [
+        {"id": 1, "name": "ann"},
+        {"id": 2, "name": None},
+        {"id": 3, "name": "eve"},
+    ]
+
+
+def test_what_is_no_record_is_put_aside_once_and_reading_goes_on(kafka: State, log: ps.Log) -> None:
+    good = json.dumps({"id": 1}).encode()
+    name = by_another_program(kafka, good, b"{ no json", b'{"id": "text"}', b"[]", None, good)
+    topic = log.create_topic(name, "id BIGINT NOT NULL")
+    for _ in range(2):
+        assert [row["id"] for row in topic.rows()] == [1, 1]
+    with open_log(kafka.url) as again:
+        assert len(list(again.topic(name).rows())) == 2
+    aside = log.topic(f"{name}.poison").latest()
+    assert {key: (row["offset"], row["value"]) for key, row in aside.items()} == {
+        "0:1": (1, b"{ no json"),
+        "0:2": (2, b'{"id": "text"}'),
+        "0:3": (3, b"[]"),
+        "0:4": (4, None),
+    }
+    assert "expected BIGINT" in aside["0:2"]["reason"]
+
+
+def test_kafkas_own_clients_read_what_was_appended(kafka: State, log: ps.Log) -> None:
+    topic = log.create_topic(fresh("orders"), "id BIGINT, at TIMESTAMP, note STRING", key="id")
+    topic.append({"id": 7, "note": "Grüße"})
+    log.producer(fresh("job")).append({topic: [{"id": 8}]}, position=b"1")
+    consumer = Consumer({**Address.parse(kafka.url).client(), "group.id": fresh("cli")})
+    consumer.assign([TopicPartition(topic.name, 0, 0)])
+    deadline = time.monotonic() + 30
+    found: list[Any] = []
+    while len(found) < 2 and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            found.append((message.key(), json.loads(message.value() or b"null")))
+    consumer.close()
+    assert found == [
+        (b"7", {"id": 7, "at": None, "note": "Grüße"}),
+        (b"8", {"id": 8, "at": None, "note": None}),
+    ]
+
+
+def test_a_cluster_that_is_not_there_is_named_soon() -> None:
+    url = f"kafka://127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(ps.Unreachable) as refused:
+        open_log(url)
+    assert url in refused.value.message
+    assert "is it running?" in refused.value.hint
+    assert time.monotonic() - began < 25
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("kafka://", "is no address of a Kafka cluster"),
+        ("kafka://host:9092/path", "is no address of a Kafka cluster"),
+        ("kafka://ann:secret@/x", "is no address of a Kafka cluster"),
+        ("kafka://127.0.0.1:1?colour=red", "colour"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_its_password(url: str, told: str) -> None:
+    with pytest.raises(ps.BadOption) as refused:
+        open_log(url)
+    assert told in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_user_in_the_address_is_one_for_sasl() -> None:
+    found: dict[str, Any] = Address.parse(
+        "kafka://ann:p%40ss@one:9093,two:9093?sasl.mechanism=SCRAM-SHA-512"
+    ).client()
+    assert found["bootstrap.servers"] == "one:9093,two:9093"
+    assert (found["sasl.username"], found["sasl.password"]) == ("ann", "p@ss")
+    assert (found["security.protocol"], found["sasl.mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")
