@@ -21,6 +21,7 @@ COMMANDS = [
     *([flow] for flow in ("run", "view", "late", "verify", "rebuild", "explain")),
     ["kafka"],
     *(["kafka", verb] for verb in ("up", "status", "down")),
+    ["copy"],
     ["doctor"],
     ["bench"],
     ["demo"],

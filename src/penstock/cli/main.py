@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from penstock.cli import (
     bench,
     consume,
+    copy,
     demo,
     doctor,
     explain,
@@ -33,7 +34,7 @@ from penstock.errors import PenstockError
 
 _ORDER = (
     "topic", "produce", "consume", "group", "run", "view", "late", "verify", "rebuild", "explain", "kafka",
-    "doctor", "bench", "demo",
+    "copy", "doctor", "bench", "demo",
 )  # fmt: skip
 
 
@@ -133,6 +134,7 @@ app.command("verify")(verify.verify)
 app.command("rebuild")(rebuild.rebuild)
 app.command("explain")(explain.explain)
 app.add_typer(kafka.app, name="kafka")
+app.command("copy")(copy.copy)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

@@ -31,7 +31,7 @@ from penstock.kafka.clients import ANSWER_S, Clients
 from penstock.kafka.groups import Groups
 from penstock.kafka.membership import KafkaMember
 from penstock.kafka.reading import Reading
-from penstock.kafka.records import Outgoing, Poison
+from penstock.kafka.records import Outgoing, Poison, outgoing
 from penstock.kafka.refusals import error_of
 from penstock.kafka.table import Table
 from penstock.kafka.transactions import LEDGER, Transactions
@@ -174,6 +174,10 @@ class KafkaLog:
         while name in self._partitions() and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
+    def redeclare(self, settings: TopicSettings) -> None:
+        """Settings that a topic has already, as they were in another log."""
+        self._declare(settings)
+
     def _declare(self, settings: TopicSettings) -> None:
         self._write_schema(settings.name, json.dumps(settings.to_json()).encode())
 
@@ -238,6 +242,30 @@ class KafkaLog:
         for settings, _ in parts.values():
             self._check_current(settings)
         return self._transactions.append(producer, epoch, sequence, parts, position)
+
+    @contextlib.contextmanager
+    def restoring(self, settings: TopicSettings) -> Iterator[None]:
+        """Meanwhile, records of a topic may say when they were appended."""
+        self._set_timestamps(settings.name, "CreateTime")
+        try:
+            yield
+        finally:
+            self._set_timestamps(settings.name, "LogAppendTime")
+
+    def restore(self, settings: TopicSettings, partition: int, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Append records as they were read from another log; returns where they are."""
+        times = batch.column("_timestamp").cast(pa.int64()).to_pylist()
+        own = batch.select(settings.stored.names)
+        messages = (
+            (partition, replace(message, appended_us=time_us))
+            for message, time_us in zip(outgoing(settings, own), times, strict=True)
+        )
+        return self._writing.send(settings.name, messages)[partition]
+
+    def _set_timestamps(self, topic: str, kind: str) -> None:
+        entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        self._clients.done(self._clients.admin.incremental_alter_configs([resource]))
 
     # ---- reading --------------------------------------------------------------------------------------
 

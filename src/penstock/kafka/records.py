@@ -26,6 +26,9 @@ from penstock.schema import ArrowType, RecordSchema
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+APPENDED = "penstock.appended"
+"""A header: when a record was first appended, to the microsecond, where it was copied from another log."""
+
 _BYTES = RecordSchema.of(None)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _is = pa.types
@@ -36,6 +39,7 @@ class Outgoing:
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, str | bytes | None]] | None = None
+    appended_us: int | None = None  # where that is not the moment at which it is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,9 @@ def _batch(settings: TopicSettings, messages: Sequence[Message]) -> pa.RecordBat
 
 
 def _bytes_in(message: Message) -> dict[str, object]:
-    headers: Any = message.headers()
-    return {"key": message.key(), "value": message.value(), "headers": dict(headers) if headers else None}
+    found: Any = message.headers() or ()
+    headers = {name: value for name, value in found if name != APPENDED}
+    return {"key": message.key(), "value": message.value(), "headers": headers or None}
 
 
 def _row(settings: TopicSettings, message: Message) -> dict[str, object]:
@@ -125,11 +130,19 @@ def _row(settings: TopicSettings, message: Message) -> dict[str, object]:
 
 def _placed(settings: TopicSettings, messages: Sequence[Message], batch: pa.RecordBatch) -> pa.RecordBatch:
     """With where and when they were appended."""
-    times = np.array([message.timestamp()[1] for message in messages], np.int64) * 1_000
+    times = np.array([_appended_us(message) for message in messages], np.int64)
     offsets = np.array([message.offset() for message in messages], np.int64)
     places = np.full(len(messages), messages[0].partition(), np.int32)
     system = [pa.array(places), pa.array(offsets), pa.array(times).cast(_TIMESTAMP)]
     return pa.RecordBatch.from_arrays([*system, *batch.columns], schema=settings.read_schema)
+
+
+def _appended_us(message: Message) -> int:
+    headers: Any = message.headers() or ()
+    for name, value in headers:
+        if name == APPENDED and value:
+            return int(value)
+    return message.timestamp()[1] * 1_000
 
 
 # Keys back from their text ------------------------------------------------------------------------

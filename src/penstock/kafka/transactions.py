@@ -36,7 +36,7 @@ class State:
     """What the ledger says of a producer."""
 
     epoch: int = 0
-    sequence: int = 0
+    sequence: int = -1
     position: bytes | None = None
     ranges: Mapping[str, Ranges] | None = None  # of its last append
 

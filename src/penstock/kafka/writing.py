@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.errors import PenstockError
 from penstock.kafka.clients import ANSWER_S, Clients
-from penstock.kafka.records import Outgoing, outgoing
+from penstock.kafka.records import APPENDED, Outgoing, outgoing
 from penstock.kafka.refusals import error_of
 from penstock.log.port import Parts
 from penstock.log.settings import TopicSettings
@@ -58,9 +58,7 @@ def hand_over(producer: Producer, topic: str, number: int, message: Outgoing, de
     deadline = time.monotonic() + ANSWER_S
     while True:
         try:
-            producer.produce(
-                topic, message.value, message.key, number, on_delivery=delivery, headers=message.headers
-            )
+            _produce(producer, topic, number, message, delivery)
             return
         except BufferError:
             producer.poll(_FULL_S)
@@ -69,6 +67,19 @@ def hand_over(producer: Producer, topic: str, number: int, message: Outgoing, de
                 delivery.finish()
                 raise
             producer.list_topics(topic, timeout=ANSWER_S)  # it was added a moment ago
+
+
+def _produce(producer: Producer, topic: str, number: int, message: Outgoing, delivery: Delivery) -> None:
+    if message.appended_us is None:
+        producer.produce(
+            topic, message.value, message.key, number, on_delivery=delivery, headers=message.headers
+        )
+        return
+    headers = [*(message.headers or ()), (APPENDED, str(message.appended_us))]
+    producer.produce(
+        topic, message.value, message.key, number, on_delivery=delivery, headers=headers,
+        timestamp=message.appended_us // 1_000,
+    )  # fmt: skip
 
 
 def messages_of(settings: TopicSettings, parts: Parts) -> Iterator[tuple[int, Outgoing]]:

@@ -259,6 +259,9 @@ class EmbeddedLog(Forking):
     def close_producer(self, producer: str) -> None:
         pass  # an open producer is a record in the ledger, nothing more
 
+    def producers(self) -> list[str]:
+        return self.ledger.producers()
+
     def producer_position(self, producer: str) -> ProducerPosition:
         state = self.ledger.state(producer)
         for share in state.shares:

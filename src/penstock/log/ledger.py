@@ -91,6 +91,12 @@ class Ledger:
             self._refresh()
             return self._known.producers.get(producer, ProducerState())
 
+    def producers(self) -> list[str]:
+        """Everybody who has ever taken part."""
+        with self._mutex:
+            self._refresh()
+            return sorted(self._known.producers)
+
     def outcome(self, transaction: str, topic: str, partition: int) -> Committed | None:
         """That partition's share of a committed transaction; None if it was not committed.
 
