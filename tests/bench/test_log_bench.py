@@ -10,6 +10,7 @@ import pytest
 from penstock.bench import log, workbench
 from penstock.bench.report import COLUMNS, Report, Result
 from penstock.bench.workbench import Sizes
+from penstock.errors import NotSupported, StorageError
 
 TINY = Sizes(
     attempts=1, sample_events=2_000, row_events=2_000, arrow_events=4_000, writer_events=1_000,
@@ -52,6 +53,23 @@ def test_measures_everything_the_log_promises(report: Report) -> None:
     }
     assert "4 processes append dicts to one topic" in names
     assert all(result.value > 0 for result in report.results if result.unit == "events/s")
+
+
+def test_everything_is_measured_beside_a_real_kafka(tmp_path: Path) -> None:
+    try:
+        found = log.measure(TINY, home=tmp_path, progress=lambda _: None, against="kafka")
+    except (NotSupported, StorageError) as reason:
+        pytest.skip(f"Kafka: {reason.message}")
+    aims = {result.name: result.aim for result in found.results if result.aim is not None}
+    assert aims == {
+        "append dicts, os: times Kafka": 2.0,
+        "append Arrow, os: times Kafka": 20.0,
+        "append dicts, fsync: times Kafka": 2.0,
+        "append Arrow, fsync: times Kafka": 20.0,
+        "read as rows: times Kafka": 3.0,
+        "read as Arrow: times Kafka": 20.0,
+    }
+    assert all(result.value > 0 for result in found.results)
 
 
 def test_leaves_nothing_behind(tmp_path: Path) -> None:

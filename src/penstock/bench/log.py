@@ -5,8 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from penstock.bench import append_rates, latency, machine, memory, open_time, read_rates, sample, workbench
+from penstock.bench import (
+    against_kafka,
+    append_rates,
+    latency,
+    machine,
+    memory,
+    open_time,
+    read_rates,
+    sample,
+    workbench,
+)
 from penstock.bench.report import Report, Result
 from penstock.bench.workbench import Progress, Sizes, Workbench
 
@@ -20,20 +31,30 @@ FULL = Sizes(
 )  # fmt: skip
 
 
-def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:
-    """Measure everything: about three minutes, or under one with `quick`.
+def run(
+    *,
+    quick: bool,
+    home: Path | None = None,
+    progress: Progress | None = None,
+    against: Literal["kafka"] | None = None,
+) -> Report:
+    """Measure everything: about three minutes, or one with `quick`; or what others do, beside them.
 
     Works in a folder of its own inside `home` (default: the data directory) and removes it.
     """
-    return measure(QUICK if quick else FULL, home=home, progress=progress or _to_stderr)
+    sizes, tell = QUICK if quick else FULL, progress or _to_stderr
+    return measure(sizes, home=home, progress=tell, against=against)
 
 
-def measure(sizes: Sizes, *, home: Path | None, progress: Progress) -> Report:
+def measure(
+    sizes: Sizes, *, home: Path | None, progress: Progress, against: Literal["kafka"] | None = None
+) -> Report:
+    results = against_kafka.measure if against == "kafka" else _results
     with workbench.scratch(home) as folder:
         facts = machine.describe(folder)
         progress(f"make {sizes.sample_events:,} events")
         with workbench.opened(folder, sizes, sample.make(sizes.sample_events), progress) as bench:
-            return Report("log", facts, list(_results(bench)))
+            return Report("log", facts, list(results(bench)))
 
 
 def _results(bench: Workbench) -> Iterator[Result]:

@@ -29,6 +29,9 @@ def bench(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which bench: log or flow.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few minutes at most, less exact.")] = False,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="PEER", help="log: beside a real Kafka (kafka).")
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -37,9 +40,13 @@ def bench(
     known = benches()
     if name is None or name not in known:
         raise UnknownBench(name, known)
+    if against is not None and (name, against) != ("log", "kafka"):
+        raise BadInput(f"bench {name} knows no peer {against!r}.", hint="there is: bench log --against kafka")
     import importlib
 
-    report: Report = importlib.import_module(f"penstock.bench.{name}").run(quick=quick, home=session.folder)
+    peer = {"against": against} if against else {}
+    module = importlib.import_module(f"penstock.bench.{name}")
+    report: Report = module.run(quick=quick, home=session.folder, **peer)
     if session.json:
         output.emit(report.to_json())
     else:

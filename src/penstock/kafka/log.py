@@ -320,7 +320,7 @@ class KafkaLog:
 
         member = KafkaMember(self._clients, group, settings.name, lease_s, taken)
         with self._mutex:
-            self._members.append(member)
+            self._members = [*(each for each in self._members if not each.left), member]
         return member
 
     def committed(self, group: str, topic: str) -> dict[int, int]:

@@ -39,7 +39,7 @@ class KafkaMember:
         self._terms: dict[int, int] = {}  # how often a partition came
         self._owned: dict[int, Owned] = {}
         self._fresh: set[int] = set()  # whose committed offset is not known yet
-        self._closing = False
+        self.left = False
         self._waiting = False
         self._ask_at = 0.0
         lease_ms = int(max(lease_s, LEASE_S_MIN) * 1_000)
@@ -92,15 +92,15 @@ class KafkaMember:
 
     def leave(self) -> None:
         with self._mutex:
-            if not self._closing:
-                self._closing = True
+            if not self.left:
+                self.left = True
                 self._owned.clear()
                 self._consumer.close()
 
     # ---- what Kafka tells ------------------------------------------------------------------------------
 
     def _gained(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        if self._closing:
+        if self.left:
             return
         consumer.incremental_assign(places)
         if places:
@@ -112,7 +112,7 @@ class KafkaMember:
             self._fresh.add(number)
 
     def _asked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        if self._closing:
+        if self.left:
             return
         consumer.incremental_assign([])  # ours to give up later, and not by itself after this call
         for place in places:
@@ -124,7 +124,7 @@ class KafkaMember:
         for place in places:
             self._owned.pop(place.partition, None)
             self._fresh.discard(place.partition)
-        if not self._closing:
+        if not self.left:
             consumer.incremental_unassign(places)
 
     def _serve(self, timeout_s: float) -> None:

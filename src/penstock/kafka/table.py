@@ -43,7 +43,7 @@ class Table:
 
     def known(self) -> Mapping[str, bytes]:
         """What has come in by now, without asking."""
-        with self._mutex:
+        with self._mutex, self._clients.translating():
             self._take_in(0.0)
             return self._found
 

@@ -1,0 +1,176 @@
+"""`penstock bench log --against kafka`: the embedded log beside a real Kafka on this machine.
+
+The same events, the same number in each append, the same durability: `os` beside Kafka's default, which
+leaves the flush to the operating system, and `fsync` beside `flush.messages=1`. Kafka is spoken with
+confluent-kafka: idempotent, `acks=all`, flushed once for each append of ours. Where ours takes Arrow, Kafka gets
+bytes that are ready to be sent, and gives back bytes that nobody looks into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from penstock.bench.peers import rows_in
+from penstock.bench.report import Result
+from penstock.bench.workbench import Workbench, timed_s
+from penstock.log.json_rows import to_json
+from penstock.log.settings import Durability
+from penstock.log.topic import Topic
+
+_ARROW_AIM, _DICTS_AIM, _ROWS_AIM = 20.0, 2.0, 3.0
+_MANY = 10_000
+_ANSWER_S = 120.0
+
+Chunks = Sequence[Sequence[Any]]
+
+
+def measure(bench: Workbench) -> Iterator[Result]:
+    from penstock.kafka.cluster import Cluster
+
+    cluster = Cluster(bench.folder / "kafka")
+    bench.progress("start Kafka")
+    peer = Peer(cluster.up(port=0).url, bench)
+    try:
+        for durability in ("os", "fsync"):
+            yield from _appends(bench, peer, durability)
+        yield from _reads(bench, peer)
+    finally:
+        cluster.down(delete=True)
+
+
+def _appends(bench: Workbench, peer: Peer, durability: Durability) -> Iterator[Result]:
+    sizes, sample = bench.sizes, bench.sample
+    name = f"confluent-kafka, {'flush.messages=1' if durability == 'fsync' else 'default flush'}"
+    rows = _chunks(sample.dicts[: sizes.row_events], sizes.rows_each)
+    bench.progress(f"append dicts, {durability}")
+    ours = bench.rate_into(sizes.row_events, lambda topic: _append(topic, rows), durability=durability)
+    theirs = peer.append_rate(rows, encode=encoded, durability=durability)
+    yield from _beside(f"append dicts, {durability}", ours, name, theirs, _DICTS_AIM)
+    batches = sample.batches(sizes.batch_rows)
+    bench.progress(f"append Arrow, {durability}")
+    ours = bench.rate_into(rows_in(batches), lambda topic: _append(topic, batches), durability=durability)
+    ready = _chunks([encoded(row) for row in sample.dicts], sizes.batch_rows)
+    theirs = peer.append_rate(ready, encode=None, durability=durability)
+    yield from _beside(f"append Arrow, {durability}", ours, name, theirs, _ARROW_AIM)
+
+
+def _reads(bench: Workbench, peer: Peer) -> Iterator[Result]:
+    bench.progress("read")
+    events = len(bench.sample)
+    with bench.topic(durability="os") as topic:
+        for batch in bench.sample.batches(bench.sizes.batch_rows):
+            topic.append(batch)
+        as_rows = bench.rate(events, lambda: _drain(topic.rows()))
+        as_arrow = bench.rate(events, lambda: _drain(topic.read()))
+    with peer.filled([encoded(row) for row in bench.sample.dicts]) as name:
+        theirs = peer.read_rate(name, events, decode=json.loads)
+        yield from _beside("read as rows", as_rows, "confluent-kafka and json", theirs, _ROWS_AIM)
+        theirs = peer.read_rate(name, events, decode=None)
+        yield from _beside("read as Arrow", as_arrow, "confluent-kafka, bytes", theirs, _ARROW_AIM)
+
+
+def _beside(name: str, ours: float, peer: str, theirs: float, aim: float) -> Iterator[Result]:
+    yield Result(name, ours, "events/s").beside(peer, theirs)
+    yield Result(f"{name}: times Kafka", ours / theirs, "x").at_least(aim)
+
+
+def encoded(row: dict[str, Any]) -> bytes:
+    return json.dumps(to_json(row), separators=(",", ":")).encode()
+
+
+class Peer:
+    """Kafka, as a Python program uses it."""
+
+    def __init__(self, url: str, bench: Workbench) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        from penstock.kafka.address import Address
+
+        self._settings = Address.parse(url).client()
+        self._admin = AdminClient(self._settings)
+        self._attempts = bench.sizes.attempts
+        self._made = 0
+
+    @contextlib.contextmanager
+    def topic(self, durability: Durability) -> Iterator[str]:
+        from confluent_kafka.admin import NewTopic
+
+        self._made += 1
+        name = f"bench-{self._made}"
+        config = {"flush.messages": "1"} if durability == "fsync" else {}
+        for made in self._admin.create_topics([NewTopic(name, 1, 1, config=config)]).values():
+            made.result(_ANSWER_S)
+        try:
+            yield name
+        finally:
+            for gone in self._admin.delete_topics([name]).values():
+                gone.result(_ANSWER_S)
+
+    def append_rate(
+        self, chunks: Chunks, *, encode: Callable[[Any], bytes] | None, durability: Durability
+    ) -> float:
+        took_s = []
+        for _ in range(self._attempts):
+            with self.topic(durability) as name:
+                producer = self._producer(name)
+                took_s.append(timed_s(lambda: _produce(producer, name, chunks, encode)))  # noqa: B023
+        return sum(map(len, chunks)) / min(took_s)
+
+    @contextlib.contextmanager
+    def filled(self, ready: Sequence[bytes]) -> Iterator[str]:
+        with self.topic("os") as name:
+            _produce(self._producer(name), name, [ready], None)
+            yield name
+
+    def read_rate(self, name: str, events: int, *, decode: Callable[[bytes], Any] | None) -> float:
+        return events / min(
+            timed_s(lambda: self._consume(name, events, decode)) for _ in range(self._attempts)
+        )
+
+    def _producer(self, name: str) -> Any:
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {**self._settings, "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
+        )
+        producer.list_topics(name, timeout=_ANSWER_S)  # it is known before the clock runs
+        return producer
+
+    def _consume(self, name: str, events: int, decode: Callable[[bytes], Any] | None) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({**self._settings, "group.id": "bench", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(name, 0, 0)])
+        left = events
+        while left:
+            messages = consumer.consume(min(left, _MANY), timeout=_ANSWER_S)
+            for message in messages:
+                value = message.value()
+                if decode is not None and value is not None:
+                    decode(value)
+            left -= len(messages)
+        consumer.close()
+
+
+def _produce(producer: Any, name: str, chunks: Chunks, encode: Callable[[Any], bytes] | None) -> None:
+    for chunk in chunks:
+        for row in chunk:
+            producer.produce(name, row if encode is None else encode(row), partition=0)
+        producer.flush(_ANSWER_S)
+
+
+def _append(topic: Topic, chunks: Sequence[Any]) -> None:
+    for chunk in chunks:
+        topic.append(chunk)
+
+
+def _chunks(rows: Sequence[Any], each: int) -> list[Sequence[Any]]:
+    return [rows[start : start + each] for start in range(0, len(rows), each)]
+
+
+def _drain(found: Iterator[Any]) -> None:
+    for _ in found:
+        pass
