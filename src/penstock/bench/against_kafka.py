@@ -2,8 +2,8 @@
 
 The same events, the same number in each append, the same durability: `os` beside Kafka's default, which
 leaves the flush to the operating system, and `fsync` beside `flush.messages=1`. Kafka is spoken with
-confluent-kafka: idempotent, `acks=all`, flushed once for each append of ours. Where ours takes Arrow, Kafka gets
-bytes that are ready to be sent, and gives back bytes that nobody looks into.
+confluent-kafka: idempotent, `acks=all`, flushed once for each append of ours. Where ours takes Arrow, Kafka
+gets bytes that are ready to be sent, and gives back bytes that nobody looks into.
 """
 
 from __future__ import annotations

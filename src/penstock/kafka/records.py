@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import json
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import BadRecord
 from penstock.log import keys, rows
 from penstock.log.decode import decode
 from penstock.log.json_rows import from_json, to_json
 from penstock.log.settings import TopicSettings
-from penstock.schema import ArrowType, RecordSchema
+from penstock.schema import ArrowArray, ArrowType, RecordSchema
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -59,11 +61,27 @@ def outgoing(settings: TopicSettings, batch: pa.RecordBatch) -> Iterator[Outgoin
             yield _bytes_out(row)
         return
     texts = keys.key_bytes(batch, settings.key).to_pylist()
-    for key, row in zip(texts, decode(batch), strict=True):
-        if row.pop("_deleted", False):
-            yield Outgoing(key, None)
-        else:
-            yield Outgoing(key, json.dumps(to_json(row), ensure_ascii=False, separators=(",", ":")).encode())
+    names = settings.schema.names
+    columns = [_written(batch.column(name)) for name in names]
+    deleted = batch.column("_deleted").to_pylist() if settings.compacted else [False] * batch.num_rows
+    for key, gone, *values in zip(texts, deleted, *columns, strict=True):
+        yield Outgoing(key, None if gone else orjson.dumps(dict(zip(names, values, strict=True))))
+
+
+def _written(column: ArrowArray) -> list[Any]:
+    """The values of a column as orjson takes them."""
+    if _is_plain(column.type) or (_is.is_floating(column.type) and _all_finite(column)):
+        return list(column.to_pylist())
+    return [to_json(row["v"]) for row in decode(pa.record_batch({"v": column}))]
+
+
+def _is_plain(dtype: ArrowType) -> bool:
+    """Whether JSON has such values itself."""
+    return bool(_is.is_integer(dtype) or _is.is_string(dtype) or _is.is_boolean(dtype))
+
+
+def _all_finite(column: ArrowArray) -> bool:
+    return pc.all(pc.is_finite(column)).as_py() is not False
 
 
 def _bytes_out(row: dict[str, Any]) -> Outgoing:
@@ -120,12 +138,24 @@ def _row(settings: TopicSettings, message: Message) -> dict[str, object]:
         if not settings.compacted:
             raise BadRecord("it has no value, and the topic keeps every record.")
         return key_columns(settings, message.key())
-    parsed = json.loads(value)
+    parsed = orjson.loads(value)
     if not isinstance(parsed, dict):
         raise BadRecord("it is no JSON object.")
+    names, special, floating = _columns(settings.schema)
     # Of another program there may be columns that the schema does not name.
-    known = {name: parsed[name] for name in settings.schema.names if name in parsed}
-    return from_json(settings.schema, known)
+    known = {name: parsed[name] for name in names if name in parsed}
+    for name in floating:
+        if isinstance(known.get(name), str):
+            known[name] = from_json(settings.schema, {name: known[name]})[name]
+    return {**known, **from_json(special, {n: known[n] for n in special.names if n in known})}
+
+
+@functools.lru_cache(maxsize=1_000)
+def _columns(schema: RecordSchema) -> tuple[tuple[str, ...], RecordSchema, tuple[str, ...]]:
+    """All names, the columns whose values JSON writes in a way of its own, and those of floating numbers."""
+    floating = tuple(field.name for field in schema.arrow if _is.is_floating(field.type))
+    special = [f for f in schema.arrow if f.name not in floating and not _is_plain(f.type)]
+    return schema.names, RecordSchema(pa.schema(special)), floating
 
 
 def _placed(settings: TopicSettings, messages: Sequence[Message], batch: pa.RecordBatch) -> pa.RecordBatch:
