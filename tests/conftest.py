@@ -62,6 +62,11 @@ def report(record_property: Callable[[str, object], None]) -> Callable[[str], No
     return lambda line: record_property("figures", line)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits long for a server comes first: at the end, nobody should wait for one slow test."""
+    items.sort(key=lambda item: "kafka" not in item.path.parts)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, [])]
     lines = [value for each in reports for name, value in each.user_properties if name == "figures"]

@@ -23,6 +23,7 @@ CODES: list[tuple[type[errors.PenstockError], int]] = [
     (errors.Contended, 3),
     (errors.Fenced, 3),
     (errors.StorageError, 4),
+    (errors.NotAllowed, 4),
     (errors.Damaged, 4),
     (errors.QueryFailed, 1),
 ]
@@ -114,6 +115,9 @@ EVERY_COMMAND = [
     ("group", "list"),
     ("group", "show", "g"),
     ("group", "reset", "g", "--topic", "t", "--to", "latest", "--yes"),
+    ("kafka", "up"),
+    ("kafka", "status"),
+    ("kafka", "down"),
     ("doctor",),
     ("bench", "log", "--quick"),
     ("demo", "--for", "1"),
@@ -139,9 +143,8 @@ def test_a_home_that_is_a_file_is_refused(cli: Command, home: Path, args: tuple[
 
 
 def test_every_command_is_asked_about_a_home_that_is_a_file() -> None:
-    assert _commands(get_command(app)) == {
-        args[: 2 if args[0] in ("topic", "group") else 1] for args in EVERY_COMMAND
-    }
+    asked = {args[: 2 if args[0] in ("topic", "group", "kafka") else 1] for args in EVERY_COMMAND}
+    assert _commands(get_command(app)) == asked | {("copy",)}  # which is told both places
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:

@@ -16,6 +16,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.Contended, CONTENDED),
     (errors.Fenced, CONTENDED),
     (errors.StorageError, STORAGE),
+    (errors.NotAllowed, STORAGE),
     (errors.Damaged, STORAGE),
     (OSError, STORAGE),
 )
@@ -26,7 +27,7 @@ Exit codes:
   1    the answer is no, or something was found wrong
   2    bad input or usage
   3    somebody else has it now; try again
-  4    the disk refused, or stored bytes are damaged
+  4    the disk or a server refused, or stored bytes are damaged
   130  interrupted"""
 
 

@@ -135,8 +135,10 @@ class Clients:
             raise self.heard.translated(error_of(failure), str(self.address)) from failure
 
     def close(self) -> None:
+        """Nothing of librdkafka's may be left to the garbage collector: in a forked child it would hang."""
         with self._mutex:
             free, self._free, self._closed = self._free, [], True
+            self._admin = None
         for consumer in free:
             consumer.close()
 

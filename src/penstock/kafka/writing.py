@@ -127,3 +127,4 @@ class Writing:
         self._producer.flush(ANSWER_S)
         self._closing.set()
         self._server.join()
+        del self._producer  # see Clients.close
