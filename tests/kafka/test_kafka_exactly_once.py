@@ -97,6 +97,6 @@ def test_every_event_arrives_once_and_in_order(
     assert verify(app, graph, "copied").verdict == "equal"
     app.close()
     report(
-        f"Kafka to Kafka: {EVENTS:,} events, {kills} kills of the driver, {kills // 2} of the broker: 0 lost, "
-        f"0 duplicated, in order, {time.monotonic() - began:.0f} s"
+        f"Kafka to Kafka: {EVENTS:,} events, {kills} kills of the driver, {kills // 2} of the broker: "
+        f"0 lost, 0 duplicated, in order, {time.monotonic() - began:.0f} s"
     )

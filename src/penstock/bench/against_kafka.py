@@ -2,21 +2,22 @@
 
 The same events, the same number in each append, the same durability: `os` beside Kafka's default, which
 leaves the flush to the operating system, and `fsync` beside `flush.messages=1`. Kafka is spoken with
-confluent-kafka: idempotent, `acks=all`, flushed once for each append of ours. Where ours takes Arrow, Kafka
-gets bytes that are ready to be sent, and gives back bytes that nobody looks into.
+confluent-kafka: idempotent, `acks=all`, flushed once for each append of ours. Kafka has no columns: events
+become JSON with orjson, from the same dicts or Arrow batches; beside that stands what it takes when they are
+bytes already. Where ours gives Arrow, it gives bytes that nobody looks into.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.bench.peers import rows_in
 from penstock.bench.report import Result
 from penstock.bench.workbench import Workbench, timed_s
-from penstock.log.json_rows import to_json
 from penstock.log.settings import Durability
 from penstock.log.topic import Topic
 
@@ -24,7 +25,8 @@ _ARROW_AIM, _DICTS_AIM, _ROWS_AIM = 20.0, 2.0, 3.0
 _MANY = 10_000
 _ANSWER_S = 120.0
 
-Chunks = Sequence[Sequence[Any]]
+Chunks = Sequence[Any]
+Encode = Callable[[Any], Iterator[bytes]]
 
 
 def measure(bench: Workbench) -> Iterator[Result]:
@@ -47,17 +49,21 @@ def _appends(bench: Workbench, peer: Peer, durability: Durability) -> Iterator[R
     rows = _chunks(sample.dicts[: sizes.row_events], sizes.rows_each)
     bench.progress(f"append dicts, {durability}")
     ours = bench.rate_into(sizes.row_events, lambda topic: _append(topic, rows), durability=durability)
-    theirs = peer.append_rate(rows, encode=encoded, durability=durability)
+    theirs = peer.append_rate(rows, encode=_from_rows, durability=durability)
     yield from _beside(f"append dicts, {durability}", ours, name, theirs, _DICTS_AIM)
     batches = sample.batches(sizes.batch_rows)
     bench.progress(f"append Arrow, {durability}")
     ours = bench.rate_into(rows_in(batches), lambda topic: _append(topic, batches), durability=durability)
-    ready = _chunks([encoded(row) for row in sample.dicts], sizes.batch_rows)
-    theirs = peer.append_rate(ready, encode=None, durability=durability)
+    theirs = peer.append_rate(batches, encode=_from_arrow, durability=durability)
     yield from _beside(f"append Arrow, {durability}", ours, name, theirs, _ARROW_AIM)
+    ready = _chunks(list(_from_rows(sample.dicts)), sizes.batch_rows)
+    theirs = peer.append_rate(ready, encode=iter, durability=durability)
+    yield Result(f"append Arrow, {durability}", ours, "events/s").beside(f"{name}, ready bytes", theirs)
 
 
 def _reads(bench: Workbench, peer: Peer) -> Iterator[Result]:
+    import orjson
+
     bench.progress("read")
     events = len(bench.sample)
     with bench.topic(durability="os") as topic:
@@ -65,9 +71,9 @@ def _reads(bench: Workbench, peer: Peer) -> Iterator[Result]:
             topic.append(batch)
         as_rows = bench.rate(events, lambda: _drain(topic.rows()))
         as_arrow = bench.rate(events, lambda: _drain(topic.read()))
-    with peer.filled([encoded(row) for row in bench.sample.dicts]) as name:
-        theirs = peer.read_rate(name, events, decode=json.loads)
-        yield from _beside("read as rows", as_rows, "confluent-kafka and json", theirs, _ROWS_AIM)
+    with peer.filled(bench.sample.dicts) as name:
+        theirs = peer.read_rate(name, events, decode=orjson.loads)
+        yield from _beside("read as rows", as_rows, "confluent-kafka and orjson", theirs, _ROWS_AIM)
         theirs = peer.read_rate(name, events, decode=None)
         yield from _beside("read as Arrow", as_arrow, "confluent-kafka, bytes", theirs, _ARROW_AIM)
 
@@ -77,8 +83,14 @@ def _beside(name: str, ours: float, peer: str, theirs: float, aim: float) -> Ite
     yield Result(f"{name}: times Kafka", ours / theirs, "x").at_least(aim)
 
 
-def encoded(row: dict[str, Any]) -> bytes:
-    return json.dumps(to_json(row), separators=(",", ":")).encode()
+def _from_rows(rows: Sequence[dict[str, Any]]) -> Iterator[bytes]:
+    import orjson
+
+    return map(orjson.dumps, rows)
+
+
+def _from_arrow(batch: pa.RecordBatch) -> Iterator[bytes]:
+    return _from_rows(batch.to_pylist())
 
 
 class Peer:
@@ -109,9 +121,7 @@ class Peer:
             for gone in self._admin.delete_topics([name]).values():
                 gone.result(_ANSWER_S)
 
-    def append_rate(
-        self, chunks: Chunks, *, encode: Callable[[Any], bytes] | None, durability: Durability
-    ) -> float:
+    def append_rate(self, chunks: Chunks, *, encode: Encode, durability: Durability) -> float:
         took_s = []
         for _ in range(self._attempts):
             with self.topic(durability) as name:
@@ -120,9 +130,9 @@ class Peer:
         return sum(map(len, chunks)) / min(took_s)
 
     @contextlib.contextmanager
-    def filled(self, ready: Sequence[bytes]) -> Iterator[str]:
+    def filled(self, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         with self.topic("os") as name:
-            _produce(self._producer(name), name, [ready], None)
+            _produce(self._producer(name), name, [rows], _from_rows)
             yield name
 
     def read_rate(self, name: str, events: int, *, decode: Callable[[bytes], Any] | None) -> float:
@@ -155,10 +165,10 @@ class Peer:
         consumer.close()
 
 
-def _produce(producer: Any, name: str, chunks: Chunks, encode: Callable[[Any], bytes] | None) -> None:
+def _produce(producer: Any, name: str, chunks: Chunks, encode: Encode) -> None:
     for chunk in chunks:
-        for row in chunk:
-            producer.produce(name, row if encode is None else encode(row), partition=0)
+        for message in encode(chunk):
+            producer.produce(name, message, partition=0)
         producer.flush(_ANSWER_S)
 
 
