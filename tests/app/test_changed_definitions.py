@@ -38,10 +38,15 @@ class Shop:
             for page, country, ms, seconds in EVENTS:
                 views.append({"page": page, "country": country, "ms": ms, "at": at(seconds)})
 
-    def defined(self, make: Make, *, key: Any = "page", kind: str = "view", **options: Any) -> Graph:
+    def defined(
+        self, make: Make, *, key: Any = "page", kind: str = "view", stream: Any = None, **options: Any
+    ) -> Graph:
+        """`stream`: options of a stream; the others are the topic's."""
         app = ps.App("shop", home=self.home)
         views = app.topic("views", DDL, event_time="at", **options)
-        declared = app.view(key=key, name="made") if kind == "view" else app.stream(name="made")
+        declared = (
+            app.view(key=key, name="made") if kind == "view" else app.stream(name="made", **stream or {})
+        )
         declared(lambda: make(views.stream()))
         return Graph(app, self.spark).analyse()
 
@@ -94,8 +99,10 @@ def test_a_refused_change_leaves_everything_as_it_was(shop: Shop) -> None:
 def test_a_refused_change_of_a_stream_leaves_it_running(shop: Shop) -> None:
     shop.run(lambda stream: stream.select("page", "at"), kind="stream")
     with pytest.raises(ps.DefinitionChanged, match="another name"):
-        shop.run(lambda stream: stream.select("page", "ms", "at"), kind="stream")
+        changed = {"partitions": 3, "lateness": "1 hour"}
+        shop.run(lambda stream: stream.select("page", "ms", "at"), kind="stream", stream=changed)
     graph = shop.run(lambda stream: stream.select("page", "at"), kind="stream")
+    assert graph.app.log.topic("made").settings.partitions == 1
     assert len(list(graph.app.log.topic("made").rows())) == len(EVENTS)
 
 
@@ -156,6 +163,50 @@ def test_a_rebuild_that_died_between_two_versions_is_made_good_by_another(
     again = shop.run(renamed)
     assert shop.rows(again) == [{"page": "/a", "hits": 2}, {"page": "/b", "hits": 1}]
     assert verify(again.app, again, "made").verdict == "equal"
+
+
+def test_what_was_final_is_final_after_a_rebuild_that_died(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def windows(stream: DataFrame, by: Any = "page") -> DataFrame:
+        return ps.aggregate(stream, by=by, window=ps.tumbling("1 second"), n=ps.count())
+
+    def finer(stream: DataFrame) -> DataFrame:
+        return windows(stream, ["page", "country"])
+
+    graph = shop.run(windows, key=["page", "window"], lateness="0 seconds")
+    final = sum(row["final"] for row in shop.rows(graph))
+    assert final == 2
+    key = ["page", "country", "window"]
+    for dies in (True, False):
+        graph = shop.defined(finer, key=key, lateness="0 seconds")
+        rebuilt = rebuild.prepare(graph.app, graph, "made")
+        with monkeypatch.context() as patched:
+            if dies:
+                patched.setattr(rebuild, "create_output", lambda *_, **__: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    rebuilt.swap()
+            else:
+                rebuilt.swap()
+    reading.catch_up(graph.app, reading.spec(graph.app, "made"))
+    assert sum(row["final"] for row in shop.rows(graph)) == final
+
+
+def test_a_row_that_lost_a_column_keeps_the_past_of_its_view(shop: Shop) -> None:
+    """Only what late pairs look like is another: the changelog takes what is made now."""
+
+    def fewer(stream: DataFrame) -> DataFrame:
+        return counted(stream.select("page", "at"))
+
+    shop.run(counted)
+    before = datetime.now(UTC)
+    graph = shop.defined(fewer)
+    rebuilt = rebuild.prepare(graph.app, graph, "made")
+    assert rebuilt.replaced == (".late",)
+    rebuilt.swap()
+    again = shop.run(fewer)
+    assert verify(again.app, again, "made").verdict == "equal"
+    assert len(again.app.read("made", as_of=before)) == 2
 
 
 def test_what_counts_as_a_usable_time_is_part_of_a_definition(shop: Shop) -> None:

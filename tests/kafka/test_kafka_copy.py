@@ -88,6 +88,12 @@ def test_offsets_with_gaps_are_translated() -> None:
     ]  # fmt: skip
 
 
+def test_offsets_that_retention_took_are_known_to_be_gone() -> None:
+    runs = Runs(kept=5)
+    runs.note(np.array([5, 6]), 0)
+    assert [runs.new(old) for old in (0, 4, 5, 7)] == [-1, -1, 0, 2]
+
+
 def test_what_cannot_be_copied_is_refused(home: Path) -> None:
     cli = Command(home)
     assert error_of(cli("copy", home, "somewhere", "--json"))["hint"] == "name one as kafka://host:port"

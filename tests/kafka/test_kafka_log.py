@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from tests.servers import free_port
 
 import penstock as ps
@@ -79,6 +79,20 @@ def test_what_is_no_record_is_put_aside_once_and_reading_goes_on(kafka: State, l
         "0:4": (4, None),
     }
     assert "expected BIGINT" in aside["0:2"]["reason"]
+
+
+def test_what_another_program_set_stays(kafka: State, log: ps.Log) -> None:
+    name, admin = fresh("foreign"), AdminClient(Address.parse(kafka.url).client())
+    wanted = {"cleanup.policy": "delete", "retention.ms": "604800000", "message.timestamp.type": "CreateTime"}
+    for made in admin.create_topics([NewTopic(name, 1, 1, config=wanted)]).values():
+        made.result(30)
+    log.create_topic(name, "id BIGINT")
+    log.alter_topic(name, schema="id BIGINT, note STRING", record_bytes_max=5_000_000)
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    (described,) = admin.describe_configs([resource]).values()
+    found = {key: entry.value for key, entry in described.result(30).items()}
+    assert {key: found[key] for key in wanted} == wanted
+    assert int(found["max.message.bytes"]) > 5_000_000
 
 
 def test_kafkas_own_clients_read_what_was_appended(kafka: State, log: ps.Log) -> None:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadDefinition, BadName, TopicExists, UnknownView
 from penstock.flow.definition import Definition
-from penstock.log.log import Declared, Log, declared_settings, home_of, in_ms
+from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
 from penstock.log.port import LogPort, Position
 from penstock.log.settings import TopicSettings, check_name
 from penstock.log.topic import Topic
-from penstock.opening import open_log
+from penstock.opening import address_of, is_kafka, open_log
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -66,8 +66,9 @@ class App:
         if "." in name:  # it stands before a dot in the names of producers
             raise BadName("app", name)
         self.name = name
-        self.home = home_of(home).absolute()
-        self._elsewhere = log
+        chosen = address_of(home)
+        self.home = (Path(HOME) if is_kafka(chosen) else Path(chosen)).absolute()
+        self._elsewhere = log or (chosen if is_kafka(chosen) else None)
         self.views = views
         self.spark = spark
         self.topics: dict[str, AppTopic] = {}

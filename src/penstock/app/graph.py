@@ -49,7 +49,9 @@ class Graph:
         self._under_way.pop()
         self.analysed[definition.name] = found
         self._check_free(found)
-        create_output(self.app.log, found, evolve=False)
+        # A change that will be refused must not have touched anything.
+        same = written is None or f"{definition.name}={found.identity}" in written.identity.split()
+        create_output(self.app.log, found, evolve=False, options=same)
 
     def _ready(self, topic: str) -> None:
         """A definition reads `topic`: if another one makes it, that one comes first."""

@@ -39,6 +39,7 @@ class Runs:
     olds: list[int] = field(default_factory=list)  # first offset of each run
     news: list[int] = field(default_factory=list)
     end: int = 0  # one past the last record, there
+    kept: int = 0  # retention had taken what lay before
 
     def note(self, offsets: np.ndarray[Any, Any], first: int) -> None:
         """These records, one after another, are there from `first` on."""
@@ -52,7 +53,9 @@ class Runs:
         self.end = first + len(offsets)
 
     def new(self, old: int) -> int:
-        """Where somebody goes on who was at `old`."""
+        """Where somebody goes on who was at `old`; -1 where retention had taken that."""
+        if old < self.kept:
+            return -1
         run = bisect.bisect_right(self.olds, old) - 1
         if run < 0:
             return 0
@@ -95,7 +98,7 @@ def copy(log: Log, cluster: Log, *, tell: Tell = lambda _: None) -> Copied:
     for group, topic in groups:
         committed = source.committed(group, topic)
         if committed:
-            target.reset(group, topic, {p: moved[topic][p].new(o) for p, o in committed.items()})
+            target.reset(group, topic, {p: max(0, moved[topic][p].new(o)) for p, o in committed.items()})
     producers = source.producers()
     for producer in producers:
         _producer(source, target, producer, moved)
@@ -103,11 +106,12 @@ def copy(log: Log, cluster: Log, *, tell: Tell = lambda _: None) -> Copied:
 
 
 def _topic(source: EmbeddedLog, target: KafkaLog, name: str, moved: Moved) -> list[Runs]:
-    settings = target.create_topic(replace(source.settings(name), version=1))
+    settings = target.create_topic(replace(source.settings(name), version=1), dated=True)
     found = [Runs() for _ in range(settings.partitions)]
     with target.restoring(settings):
         for partition, runs in enumerate(found):
             start, end = source.bounds(name, partition)
+            runs.kept = start
             for batch in source.read(name, partition, start, until=end):
                 translated = _history(batch, moved) if name.endswith(BATCHES) else batch
                 first, _ = target.restore(settings, partition, translated)
@@ -120,7 +124,7 @@ def _grown(target: KafkaLog, settings: TopicSettings, found: Sequence[Runs]) -> 
     """Where partitions were added: the ends of then, as they are there."""
     if settings.grown:
         grown = tuple(
-            replace(added, ends=tuple(found[p].new(end) for p, end in enumerate(added.ends)))
+            replace(added, ends=tuple(max(0, found[p].new(end)) for p, end in enumerate(added.ends)))
             for added in settings.grown
         )
         target.redeclare(replace(settings, grown=grown))
@@ -147,7 +151,7 @@ def _producer(source: EmbeddedLog, target: KafkaLog, producer: str, moved: Moved
 
 def _position(position: Position, producer: str, moved: Moved) -> Position:
     late = f"{producer.split('.', maxsplit=2)[2]}{LATE}"
-    late_from = moved[late][0].new(position.late_from) if late in moved else 0
+    late_from = max(0, moved[late][0].new(position.late_from)) if late in moved else 0
     batch = _offset(position.batch.to_json(), moved)
     return replace(position, batch=batch, checkpoint="", late_from=late_from)
 

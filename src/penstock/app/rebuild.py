@@ -32,8 +32,8 @@ from penstock.flow import failure, history
 from penstock.flow import output as outputs
 from penstock.flow.commit import Position, position_of
 from penstock.flow.definition import Analysed
-from penstock.flow.offset import Offset
-from penstock.flow.query import Place, Query, create_output, fits, identity_of, place_of
+from penstock.flow.offset import NEVER_US, Offset
+from penstock.flow.query import Place, Query, create_output, identity_of, place_of, unfit
 from penstock.follow import changes
 from penstock.log.log import AtomicProducer
 
@@ -59,7 +59,7 @@ class Rebuilt:
     include_late: bool
     place: Place
     scratch: Place
-    fits: bool  # into the topics that are there
+    replaced: tuple[str, ...]  # endings of the topics that cannot take what is made now
 
     def swap(self) -> None:
         """The new version serves from now on. A run of the old definition is fenced."""
@@ -73,7 +73,7 @@ class Rebuilt:
             number, version = self.before.number + 1, self.before.version + 1
             name = self.analysed.output.name
             closed_us = self._closed_us()
-            if not self.fits:
+            if self.replaced:
                 self._make_room(producer)
             create_output(self.app.log, self.analysed, evolve=True)
             records: dict[Any, Any] = {
@@ -101,14 +101,13 @@ class Rebuilt:
 
     def _closed_us(self) -> int:
         name = self.analysed.output.name
-        try:
-            return outputs.closed_us(self.app.log, name)
-        except UnknownTopic:  # of a rebuild that died
-            return outputs.closed_us(self.app.log, f"{name}{SUFFIX}")
+        own = outputs.closed_us(self.app.log, name)
+        # After a rebuild that died the own changelog is empty.
+        return own if own != NEVER_US else outputs.closed_us(self.app.log, f"{name}{SUFFIX}")
 
     def _make_room(self, producer: AtomicProducer) -> None:
         producer.append({}, position=replace(self.before, identity=_UNDER_WAY).encode())
-        for ending in ("", outputs.LATE):
+        for ending in self.replaced:
             with suppress(UnknownTopic):
                 self.app.log.delete_topic(f"{self.analysed.output.name}{ending}")
 
@@ -123,7 +122,7 @@ class Rebuilt:
     def _changes(self, number: int, closed_us: int) -> pa.Table:
         """What turns the old rows into the new ones."""
         output = self.analysed.output
-        old = self.old if self.fits else self.new.slice(0, 0)
+        old = self.new.slice(0, 0) if "" in self.replaced else self.old
         gone, fresh = _difference(old, self.new, output.key)
         deleted = {
             field.name: gone.column(field.name)
@@ -187,15 +186,15 @@ def prepare(app: App, graph: Graph, name: str, *, include_late: bool = False) ->
     beside = _beside(analysed)
     _forget(app, scratch, beside)
     after = _replay(graph, beside, scratch, analysed.output.name, include_late=include_late)
-    fitting = fits(app.log, analysed)
-    old = _rows(app, analysed, name) if fitting else _as_they_are(app, name)
+    replaced = unfit(app.log, analysed)
+    old = _as_they_are(app, name) if "" in replaced else _rows(app, analysed, name)
     new = _rows(app, analysed, f"{name}{SUFFIX}")
-    if fitting:
+    if "" in replaced:
+        difference = _all_different(name, old, new)
+    else:
         due = (_due(old, analysed, before), _due(new, analysed, before))
         difference = compare(name, *due, analysed.output.key)
-    else:
-        difference = _all_different(name, old, new)
-    return Rebuilt(app, analysed, before, after, old, new, difference, include_late, place, scratch, fitting)
+    return Rebuilt(app, analysed, before, after, old, new, difference, include_late, place, scratch, replaced)
 
 
 def _as_they_are(app: App, name: str) -> pa.Table:

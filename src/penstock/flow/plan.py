@@ -231,7 +231,9 @@ def _admitted(log: Log, scan: Scan, start: Point, ends: Ends, now_us: int) -> En
         middle = (low + high) // 2
         fits = _distance(start.ends, _cut(log, start.ends, ends, middle)) <= scan.rows_max
         low, high = (middle, high) if fits else (low, middle)
-    return _cut(log, start.ends, ends, low)
+    found = _cut(log, start.ends, ends, low)
+    # Append times that go back (another program's, on Kafka) may leave nothing below any limit.
+    return found if _distance(start.ends, found) else _cut(log, start.ends, ends, high)
 
 
 def _cut(log: Log, starts: Ends, ends: Ends, cut_us: int) -> Ends:

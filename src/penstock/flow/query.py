@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import DefinitionChanged, IncompatibleSchema, UnknownTopic
+from penstock.errors import BadOption, DefinitionChanged, IncompatibleSchema, UnknownTopic
 from penstock.flow import build as builds
 from penstock.flow import history
 from penstock.flow import output as outputs
@@ -27,7 +27,8 @@ from penstock.flow.commit import Committer, Planned, Position, position_of, prod
 from penstock.flow.definition import Analysed, columns_in
 from penstock.flow.offset import Offset, at_rest
 from penstock.log.log import Log
-from penstock.log.settings import TopicSettings
+from penstock.log.settings import TopicSettings, altered
+from penstock.schema import RecordSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -260,12 +261,15 @@ def _setting(session: SparkSession, name: str, value: str) -> Iterator[None]:
         session.conf.set(name, before)
 
 
-def create_output(log: Log, member: Analysed, *, evolve: bool) -> None:
-    """The topics that a definition writes, where they are missing; with `evolve`, brought up to date."""
+def create_output(log: Log, member: Analysed, *, evolve: bool, options: bool = True) -> None:
+    """The topics that a definition writes, where they are missing; with `evolve`, brought up to date.
+
+    `options`: with what a stream declares of its topic.
+    """
     name = member.output.name
     # First: a topic with a history beside it is a definition's.
     _create(log, TopicSettings(f"{name}{outputs.BATCHES}", outputs.HISTORY), evolve=evolve)
-    declared = [*member.definition.options] if member.output.kind == "stream" else []
+    declared = [*member.definition.options] if options and member.output.kind == "stream" else []
     _create(log, _output_topic(log, member), evolve=evolve, declared=declared)
     if member.late_columns is not None:
         late = outputs.late_schema(member.late_columns)
@@ -313,27 +317,35 @@ def _create(log: Log, wanted: TopicSettings, *, evolve: bool, declared: Iterable
     changed = replace(known, **{name: getattr(wanted, name) for name in declared})
     changed = replace(changed, partitions=max(known.partitions, changed.partitions))
     if evolve and known.schema.ddl != wanted.schema.ddl:
-        changed = replace(changed, schema=known.schema.evolve_to(wanted.schema))
+        changed = replace(changed, schema=_widened(known.schema, wanted.schema))
     if changed != known:
         log.port.alter_topic(wanted.name, changed)
 
 
-def fits(log: Log, member: Analysed) -> bool:
-    """Whether the topics of a definition can take what it makes now: the same key, and no column less."""
-    wanted = [_output_topic(log, member)]
+def _widened(known: RecordSchema, wanted: RecordSchema) -> RecordSchema:
+    try:
+        return known.evolve_to(wanted)
+    except IncompatibleSchema:
+        wanted.evolve_to(known)  # a rebuild has widened it and died: it takes these rows too
+        return known
+
+
+def unfit(log: Log, member: Analysed) -> tuple[str, ...]:
+    """Endings of the topics that cannot take what a definition makes now: another key, or a column less."""
+    wanted = {"": _output_topic(log, member)}
     if member.late_columns is not None:
         late = outputs.late_schema(member.late_columns)
-        wanted.append(TopicSettings(f"{member.output.name}{outputs.LATE}", late))
-    return all(_fits(log, topic) for topic in wanted)
+        wanted[outputs.LATE] = TopicSettings(f"{member.output.name}{outputs.LATE}", late)
+    return tuple(ending for ending, topic in wanted.items() if not _fits(log, topic))
 
 
 def _fits(log: Log, wanted: TopicSettings) -> bool:
     try:
         known = log.port.settings(wanted.name)
-        known.schema.evolve_to(wanted.schema)
-    except (UnknownTopic, IncompatibleSchema):
+        altered(known, replace(known, schema=wanted.schema, key=wanted.key), ends=(), now_us=0)
+    except (UnknownTopic, IncompatibleSchema, BadOption):
         return False
-    return known.key == wanted.key
+    return True
 
 
 def _planned(checkpoint: Path, spark_batch: int) -> Planned:

@@ -41,9 +41,8 @@ class Address:
     @staticmethod
     def shown(url: str) -> str:
         """Without a password."""
-        scheme, _, rest = url.partition("://")
-        plain, _, _ = rest.rpartition("@")[2].partition("?")
-        return f"{scheme}://{plain}"
+        scheme, _, rest = url.partition("?")[0].partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}"
 
     def __str__(self) -> str:
         return f"{SCHEME}{self.servers}"
@@ -55,6 +54,7 @@ class Address:
             "client.id": "penstock",
             "log_level": 0,  # what matters comes as errors
             "socket.connection.setup.timeout.ms": 5_000,
+            "socket.timeout.ms": 25_000,
             "reconnect.backoff.max.ms": 1_000,
             **self.options,
             **{name.replace("_", "."): value for name, value in settings.items()},

@@ -133,6 +133,9 @@ class Clients:
             yield
         except KafkaException as failure:
             raise self.heard.translated(error_of(failure), str(self.address)) from failure
+        except TimeoutError as failure:
+            late = KafkaError(KafkaError._TIMED_OUT)
+            raise self.heard.translated(late, str(self.address)) from failure
 
     def close(self) -> None:
         """Nothing of librdkafka's may be left to the garbage collector: in a forked child it would hang."""

@@ -110,11 +110,12 @@ class KafkaLog:
             listed = self._clients.admin.list_topics(timeout=ANSWER_S).topics
         return {name: len(topic.partitions) for name, topic in listed.items() if topic.error is None}
 
-    def create_topic(self, wanted: TopicSettings) -> TopicSettings:
+    def create_topic(self, wanted: TopicSettings, *, dated: bool = False) -> TopicSettings:
+        """`dated`: its records will say themselves when they were appended, until `restoring` ends."""
         wanted = replace(wanted, id=uuid.uuid4().hex)
         there = self._partitions().get(wanted.name)
         if there is None:
-            self._create(wanted)
+            self._create(wanted, dated=dated)
         elif self._known(wanted.name, anew=True) is not None:
             raise TopicExists(wanted.name)
         else:  # somebody else's: from here on it has a schema
@@ -122,9 +123,11 @@ class KafkaLog:
         self._declare(wanted)
         return wanted
 
-    def _create(self, wanted: TopicSettings) -> None:
+    def _create(self, wanted: TopicSettings, *, dated: bool) -> None:
         deadline = time.monotonic() + ANSWER_S
-        new = NewTopic(wanted.name, wanted.partitions, -1, config=self._config(wanted))
+        times = {"message.timestamp.type": "CreateTime"} if dated else {}
+        config = {**self._config(wanted), **times}
+        new = NewTopic(wanted.name, wanted.partitions, -1, config=config)
         while True:
             (made,) = self._clients.admin.create_topics([new]).values()
             try:
@@ -155,14 +158,20 @@ class KafkaLog:
                 self._clients.admin.create_partitions([NewPartitions(name, changed.partitions)])
             )
             self._await(name, changed.partitions)
-        entries = [
-            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-            for key, value in self._config(changed).items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        self._clients.done(self._clients.admin.incremental_alter_configs([resource]))
+        before = self._config(current)
+        # No more than what changes: the rest may be another program's business.
+        self._configure(name, {k: v for k, v in self._config(changed).items() if before.get(k) != v})
         self._declare(changed)
         return changed
+
+    def _configure(self, topic: str, config: Mapping[str, str]) -> None:
+        if config:
+            entries = [
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+                for key, value in config.items()
+            ]
+            resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+            self._clients.done(self._clients.admin.incremental_alter_configs([resource]))
 
     def delete_topic(self, name: str) -> None:
         self.settings(name)
@@ -245,12 +254,11 @@ class KafkaLog:
 
     @contextlib.contextmanager
     def restoring(self, settings: TopicSettings) -> Iterator[None]:
-        """Meanwhile, records of a topic may say when they were appended."""
-        self._set_timestamps(settings.name, "CreateTime")
+        """While a topic that was created `dated` is filled."""
         try:
             yield
         finally:
-            self._set_timestamps(settings.name, "LogAppendTime")
+            self._configure(settings.name, {"message.timestamp.type": "LogAppendTime"})
 
     def restore(self, settings: TopicSettings, partition: int, batch: pa.RecordBatch) -> tuple[int, int]:
         """Append records as they were read from another log; returns where they are."""
@@ -261,11 +269,6 @@ class KafkaLog:
             for message, time_us in zip(outgoing(settings, own), times, strict=True)
         )
         return self._writing.send(settings.name, messages)[partition]
-
-    def _set_timestamps(self, topic: str, kind: str) -> None:
-        entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        self._clients.done(self._clients.admin.incremental_alter_configs([resource]))
 
     # ---- reading --------------------------------------------------------------------------------------
 
@@ -296,7 +299,7 @@ class KafkaLog:
         rows = [
             {
                 "place": f"{each.partition}:{each.offset}", "partition": each.partition,
-                "offset": each.offset, "key": each.key, "value": each.value, "reason": each.reason,
+                "offset": each.offset, "key": each.key, "value": _kept(each.value), "reason": each.reason,
                 "_deleted": False,
             }
             for each in fresh
@@ -308,7 +311,7 @@ class KafkaLog:
 
     def hold(self, name: str, topic: str, offsets: Mapping[int, int], *, reason: str) -> None:
         """Kafka's retention waits for nobody; its tools see from this how far a query is."""
-        with contextlib.suppress(KafkaException):  # to be seen is no reason to fail
+        with contextlib.suppress(KafkaException, TimeoutError):  # to be seen is no reason to fail
             self._groups.commit(name, topic, offsets)
 
     def join(self, group: str, topic: str, *, lease_s: float) -> Member:
@@ -348,4 +351,10 @@ class KafkaLog:
         self._clients.close()
 
 
+def _kept(value: bytes | None) -> bytes | None:
+    """As much of a message as another topic surely takes."""
+    return None if value is None else value[:_POISON_BYTES_MAX]
+
+
+_POISON_BYTES_MAX = 256 << 10
 _POISON_DDL = "place STRING NOT NULL, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"

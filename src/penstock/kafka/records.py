@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 APPENDED = "penstock.appended"
 """A header: when a record was first appended, to the microsecond, where it was copied from another log."""
 
+_REFUSALS = (BadRecord, ValueError, ArithmeticError)
 _BYTES = RecordSchema.of(None)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _is = pa.types
@@ -96,7 +97,7 @@ def incoming(
     found, batch = messages, None
     try:
         batch = _batch(settings, messages)
-    except (BadRecord, ValueError):
+    except _REFUSALS:
         found = [message for message in messages if not _refused(settings, message, poison)]
         batch = _batch(settings, found) if found else None
     return None if batch is None else _placed(settings, found, batch)
@@ -105,7 +106,7 @@ def incoming(
 def _refused(settings: TopicSettings, message: Message, poison: list[Poison]) -> bool:
     try:
         _batch(settings, [message])
-    except (BadRecord, ValueError) as error:
+    except _REFUSALS as error:
         place = message.partition() or 0, message.offset() or 0
         poison.append(Poison(*place, message.key(), message.value(), str(error).splitlines()[0]))
         return True

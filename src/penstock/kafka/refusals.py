@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -47,20 +48,24 @@ LOST_MEMBER = {
 }
 
 
+_FRESH_S = 30.0
+
+
 class Heard:
     """The last thing a client's connections complained about: a request only says that time was up."""
 
     def __init__(self) -> None:
-        self._last: KafkaError | None = None
+        self._refused: KafkaError | None = None
+        self._at = 0.0
 
     def __call__(self, error: KafkaError) -> None:
-        if self._last is None or error.code() in _NOT_ALLOWED or self._last.code() not in _NOT_ALLOWED:
-            self._last = error
+        if error.code() in _NOT_ALLOWED:
+            self._refused, self._at = error, time.monotonic()
 
     def translated(self, error: KafkaError, server: str) -> PenstockError:
         code, said = error.code(), error.str()
-        if code in _UNREACHABLE and self._last is not None and self._last.code() in _NOT_ALLOWED:
-            code, said = self._last.code(), self._last.str()
+        if code in _UNREACHABLE and self._refused and time.monotonic() - self._at < _FRESH_S:
+            code, said = self._refused.code(), self._refused.str()
         if code in _NOT_ALLOWED:
             return NotAllowed(server, said)
         if code in _UNREACHABLE:

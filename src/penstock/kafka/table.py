@@ -35,7 +35,7 @@ class Table:
         self._next = dict.fromkeys(range(partitions), 0)
         self._create()
         self._consumer: Consumer = clients.consumer()
-        places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
+        places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(self.partitions)]
         self._consumer.assign(places)
 
     def partition_of(self, key: str) -> int:

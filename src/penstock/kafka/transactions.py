@@ -10,10 +10,11 @@ import base64
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import Contended, Fenced, PenstockError
 from penstock.kafka.clients import ANSWER_S, Clients
@@ -27,7 +28,9 @@ from penstock.log.settings import TopicSettings
 
 LEDGER = "_penstock_ledger"
 
-_TIMEOUT_MS = 30_000
+_TIMEOUT_MS = 120_000
+_VISIBLE_S = 5.0
+_PAUSE_S = 0.002
 _COMMITS_MAX = 5
 
 
@@ -76,6 +79,7 @@ class _Open:
     producer: Producer
     state: State
     usable: bool = True  # False when nobody knows whether its last append is stored
+    committing: bool = False
 
 
 class Transactions:
@@ -133,7 +137,19 @@ class Transactions:
             )
         stored = self._run(id, opened, parts, State(epoch, sequence, position))
         opened.state = replace(stored, position=position)
+        self._await_visible(stored.ranges or {})
         return AtomicResult(opened.state.positions(), sequence)
+
+    def _await_visible(self, ranges: Mapping[str, Ranges]) -> None:
+        """A commit is answered a few milliseconds before readers see it: who reads next should."""
+        ends = {(topic, n): end for topic, parts in ranges.items() for n, (_, end) in parts.items()}
+        deadline = time.monotonic() + _VISIBLE_S
+        with self._clients.reader() as consumer:
+            while ends and time.monotonic() < deadline:
+                seen = {place: self._clients.ends(consumer, *place)[1] for place in ends}
+                ends = {place: end for place, end in ends.items() if seen[place] < end}
+                if ends:
+                    time.sleep(_PAUSE_S)
 
     def close(self, id: str) -> None:
         with self._mutex:
@@ -151,7 +167,7 @@ class Transactions:
         self, id: str, opened: _Open, parts: Mapping[str, tuple[TopicSettings, Parts]], wanted: State
     ) -> State:
         """What is stored in the end."""
-        producer = opened.producer
+        producer, opened.committing = opened.producer, False
         try:
             producer.begin_transaction()
             ranges = self._deliver(producer, parts)
@@ -160,14 +176,21 @@ class Transactions:
             place = self._ledger.partition_of(id)
             hand_over(producer, LEDGER, place, Outgoing(id.encode(), stored.written()), entry)
             self._settle(producer, entry)
+            opened.committing = True
             self._commit(opened)
             return stored
         except KafkaException as failure:
             raise self._given_up(id, opened, failure) from failure
         except BaseException:
-            with contextlib.suppress(KafkaException):
-                producer.abort_transaction(ANSWER_S)
+            self._abort(opened)
             raise
+
+    def _abort(self, opened: _Open, *, open_still: bool = False) -> None:
+        """The producer can be used again if nothing of the transaction is stored: it was open still."""
+        opened.usable = False
+        with contextlib.suppress(KafkaException):
+            opened.producer.abort_transaction(ANSWER_S)
+            opened.usable = open_still or not opened.committing
 
     def _deliver(
         self, producer: Producer, parts: Mapping[str, tuple[TopicSettings, Parts]]
@@ -182,13 +205,13 @@ class Transactions:
     def _settle(self, producer: Producer, delivery: Delivery) -> None:
         delivery.finish()
         try:
-            producer.flush(ANSWER_S)
+            left = producer.flush(ANSWER_S)
         except SystemError as mixed:  # confluent-kafka calls back while its own exception is on the way
             if isinstance(mixed.__cause__, KafkaException):
                 raise mixed.__cause__ from None
             raise
-        if delivery.error is not None:
-            raise KafkaException(delivery.error)
+        if delivery.error is not None or left:
+            raise KafkaException(delivery.error or KafkaError(KafkaError._TIMED_OUT))
 
     def _commit(self, opened: _Open) -> None:
         for attempt in range(_COMMITS_MAX):
@@ -208,11 +231,7 @@ class Transactions:
                 if self._opened.get(id) is opened:
                     self._opened.pop(id)
             return Fenced(id, epoch=opened.state.epoch, current=current)
-        opened.usable = False
-        if error.txn_requires_abort():
-            with contextlib.suppress(KafkaException):
-                opened.producer.abort_transaction(ANSWER_S)
-                opened.usable = True  # nothing of it is stored
+        self._abort(opened, open_still=error.txn_requires_abort())
         return self._clients.heard.translated(error, str(self._clients.address))
 
 

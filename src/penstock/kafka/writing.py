@@ -105,9 +105,13 @@ class Writing:
 
     def send(self, topic: str, messages: Iterator[tuple[int, Outgoing]]) -> Ranges:
         delivery = Delivery()
-        with self._clients.translating():
-            for number, message in messages:
-                hand_over(self._producer, topic, number, message, delivery)
+        try:
+            with self._clients.translating():
+                for number, message in messages:
+                    hand_over(self._producer, topic, number, message, delivery)
+        except PenstockError as error:
+            self._producer.flush(ANSWER_S)
+            raise error.after_storing(delivery.ranges.get(topic, {})) from error.__cause__
         delivery.finish()
         delivery.all_sent.wait(ANSWER_S * 2)  # the producer gives up before that
         stored = delivery.ranges.get(topic, {})
