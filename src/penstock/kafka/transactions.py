@@ -207,9 +207,7 @@ class Transactions:
         try:
             left = producer.flush(ANSWER_S)
         except SystemError as mixed:  # confluent-kafka calls back while its own exception is on the way
-            if isinstance(mixed.__cause__, KafkaException):
-                raise mixed.__cause__ from None
-            raise
+            raise KafkaException(_fatal(producer, mixed)) from mixed
         if delivery.error is not None or left:
             raise KafkaException(delivery.error or KafkaError(KafkaError._TIMED_OUT))
 
@@ -233,6 +231,17 @@ class Transactions:
             return Fenced(id, epoch=opened.state.epoch, current=current)
         self._abort(opened, open_still=error.txn_requires_abort())
         return self._clients.heard.translated(error, str(self._clients.address))
+
+
+def _fatal(producer: Producer, mixed: SystemError) -> KafkaError:
+    """What a producer failed of, where its client lost that on the way."""
+    if isinstance(mixed.__cause__, KafkaException):
+        return error_of(mixed.__cause__)
+    try:
+        producer.abort_transaction(ANSWER_S)
+    except KafkaException as failure:
+        return error_of(failure)
+    return KafkaError(KafkaError._FAIL, "it did not say why")
 
 
 def _shown(state: State) -> ProducerPosition:
