@@ -20,6 +20,13 @@ ANSWER_S = 30.0
 
 _FIRST_ANSWER_S = 10.0
 _KEPT_MAX = 8
+_PAUSE_S = 0.01
+_NOT_YET = {
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+}
 _LOGGER = logging.getLogger("penstock.kafka")
 _LOGGER.addHandler(logging.NullHandler())  # what matters comes as errors
 
@@ -114,9 +121,10 @@ class Clients:
             try:
                 found = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
             except KafkaException as failure:
-                if error_of(failure).code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+                if error_of(failure).code() not in _NOT_YET or time.monotonic() > deadline:
                     raise
-                consumer.list_topics(topic, timeout=ANSWER_S)  # it was added a moment ago
+                time.sleep(_PAUSE_S)
+                consumer.list_topics(topic, timeout=ANSWER_S)  # it was added a moment ago, or has moved
                 continue
             if found is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
