@@ -59,17 +59,7 @@ def failing():
 """
 
 
-_TIMED = """
-import penstock as ps
-
-app = ps.App("shop")
-views = app.topic("views", "page STRING, at TIMESTAMP", event_time="at", lateness="5 seconds")
-
-
-@app.stream()
-def copied():
-    return views.stream()
-"""
+_TIMED, _, _ = _FAILING.partition("@app.view")
 
 
 class Lines:

@@ -227,6 +227,25 @@ def test_a_topic_deleted_and_made_again_all_the_time_is_there_or_unknown_and_not
     assert churner.returncode == 0
 
 
+def test_who_knows_a_deleted_topic_leaves_one_that_is_being_made_alone(log: ps.Log, home: Path) -> None:
+    """The new one has its name and its folder, but not its settings, which come last."""
+    log.create_topic("t", "n BIGINT", partitions=2).append({"n": 1}, partition=0)
+    assert isinstance(log.port, EmbeddedLog)
+    known = log.port._topic("t")  # with partition 1 not opened yet
+    with ps.open_log(home) as elsewhere:
+        elsewhere.delete_topic("t")
+        settings = elsewhere.create_topic("t", "n BIGINT", partitions=2).settings
+    folder = home / "topics" / "t"
+    for made in (folder / "topic.json", folder / "1" / "manifest.json"):
+        made.unlink()
+    before = sorted((folder / "1").iterdir())
+    with pytest.raises(ps.UnknownTopic):
+        known.partition(1).manifest()
+    left = [path for path in sorted((folder / "1").iterdir()) if path.name not in ("head", "lock")]
+    assert [path for path in before if path.name not in ("head", "lock")] == left
+    assert settings.partitions == 2
+
+
 def test_records_for_a_topic_that_is_another_by_now_are_fitted_to_it_or_refused(
     log: ps.Log, home: Path
 ) -> None:

@@ -127,7 +127,7 @@ def _grown(target: KafkaLog, settings: TopicSettings, found: Sequence[Runs]) -> 
             replace(added, ends=tuple(max(0, found[p].new(end)) for p, end in enumerate(added.ends)))
             for added in settings.grown
         )
-        target.redeclare(replace(settings, grown=grown))
+        target.declare(replace(settings, grown=grown))
 
 
 def _history(batch: pa.RecordBatch, moved: Moved) -> pa.RecordBatch:

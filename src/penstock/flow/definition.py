@@ -146,7 +146,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
         settle_us=sum(o.span_us for o in operators) + lateness_us + correct_us + 10 * STEP_US,
         # Live sessions keep what can be corrected themselves, and must know when theirs are closed.
         correct_us=max((o.correct_us for o in operators if o.output == "update"), default=0),
-        identity=_identity(definition, build, df, key, known),
+        identity=_identity(definition, build, df, key, known, stateful=stateful),
         stateful=stateful,
         time=_time(df, operators),
         columns=None if build.gathers else needed_columns(df),
@@ -230,7 +230,13 @@ _OF_ONE_BUILD = re.compile(
 
 
 def _identity(
-    definition: Definition, build: Build, df: DataFrame, key: tuple[str, ...], known: Sequence[str]
+    definition: Definition,
+    build: Build,
+    df: DataFrame,
+    key: tuple[str, ...],
+    known: Sequence[str],
+    *,
+    stateful: bool,
 ) -> str:
     """The same for the same plan over the same columns, whatever the source text looks like.
 
@@ -245,15 +251,21 @@ def _identity(
     text = _OF_ONE_BUILD.sub("", plan.treeString())
     # What Spark does not show: Python is only a name in its plans.
     inside = [(o.name, o.late, o.emit, o.span_us, o.correct_us, o.means) for o in build.operators]
-    whole = [text, build.topics, build.clock, inside, key, df.schema.json(), _clocks(build, df)]
+    whole = [
+        text,
+        build.topics,
+        build.clock,
+        inside,
+        key,
+        df.schema.json(),
+        _clocks(build) if stateful else [],
+    ]
     digest = sha256("\n".join(map(str, whole)).encode()).hexdigest()[:16]
     return f"{digest}:{','.join(map(quote, there))}"
 
 
-def _clocks(build: Build, df: DataFrame) -> list[object]:
-    """Which event times its topics take for usable, where that matters; their lateness is in the plan."""
-    if not build.operators and not _has_state(df):
-        return []
+def _clocks(build: Build) -> list[object]:
+    """Which event times its topics take for usable; their lateness is in the plan."""
     found = (build.log.port.settings(topic) for topic in build.topics)
     return [(s.event_time, s.sent_time, s.received_time, s.ahead_ms, s.offline_ms) for s in found]
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import UnknownTopic
 from penstock.flow import offset as offsets
+from penstock.flow import whole
 from penstock.flow.offset import NEVER_US, Ends, Offset, Point
 from penstock.flow.times import Bools, Ints, Steps, event_times, micros, steps_of
 from penstock.log.log import Log
@@ -102,6 +103,7 @@ def next_batch(
     begun = start  # as the batch before ended: with it, recorded batches follow on one another
     start = _grown(log, start)
     newest_ends = newest(log, scan) if until is None else _wider(until, start)
+    _check_goes_on(start, newest_ends)
     ends = _admitted(log, scan, start, newest_ends, now_us)
     times = read_times(log, scan, [start], ends)
     # Asked again: what was appended before a declaration may have come after we looked.
@@ -209,7 +211,7 @@ def _batches(
     for partition, end in enumerate(ends):
         begin = max(begin_of(start, topic, partition), log.port.bounds(topic, partition)[0])
         if begin < end:
-            for batch in log.port.read(topic, partition, begin, until=end):
+            for batch in whole.records(log, topic, partition, begin, end):
                 yield partition, batch
 
 
@@ -306,6 +308,12 @@ def _grown(log: Log, start: Point) -> Point:
 def _wider(ends: Ends, start: Point) -> Ends:
     """`ends` with as many partitions as `start`: what it does not know, it does not go past."""
     return {t: tuple(numbers) + start.ends[t][len(numbers) :] for t, numbers in ends.items()}
+
+
+def _check_goes_on(start: Point, newest_ends: Ends) -> None:
+    for topic, ends in newest_ends.items():
+        for partition, (begin, end) in enumerate(zip(start.ends[topic], ends, strict=True)):
+            whole.check(topic, partition, begin, found=end)
 
 
 def _bounds(log: Log, topic: str, side: int) -> tuple[int, ...]:

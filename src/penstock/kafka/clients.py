@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from penstock.errors import PenstockError
 from penstock.kafka.address import Address
 from penstock.kafka.refusals import Heard, error_of
 
@@ -140,18 +141,22 @@ class Clients:
         try:
             yield
         except KafkaException as failure:
-            raise self.heard.translated(error_of(failure), str(self.address)) from failure
+            raise self.translated(error_of(failure)) from failure
         except TimeoutError as failure:
-            late = KafkaError(KafkaError._TIMED_OUT)
-            raise self.heard.translated(late, str(self.address)) from failure
+            raise self.translated(KafkaError(KafkaError._TIMED_OUT)) from failure
+
+    def translated(self, error: KafkaError) -> PenstockError:
+        return self.heard.translated(error, str(self.address))
 
     def close(self) -> None:
-        """Nothing of librdkafka's may be left to the garbage collector: in a forked child it would hang."""
+        """Nothing of librdkafka's is left to the garbage collector, which may run in a forked child."""
         with self._mutex:
             free, self._free, self._closed = self._free, [], True
-            self._admin = None
+            admin, self._admin = self._admin, None
         for consumer in free:
             consumer.close()
+        if admin is not None:
+            admin.__exit__(None, None, None)
 
     def _settings(self, **settings: Any) -> dict[str, Any]:
         return {**self.address.client(**settings), "error_cb": self.heard, "logger": _LOGGER}

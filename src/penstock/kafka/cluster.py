@@ -17,7 +17,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,6 @@ class Cluster:
     """The brokers whose files are under `folder`."""
 
     folder: Path
-    settings: dict[str, str] = field(default_factory=dict)  # of every broker, beside ours
 
     def up(self, *, brokers: int = 1, port: int = _PORT) -> State:
         """Start the brokers that do not run, and wait for them. Another port where `port` is taken."""
@@ -159,7 +158,7 @@ class Cluster:
         place = self._place(node)
         place.mkdir(parents=True, exist_ok=True)
         properties = place / "server.properties"
-        wanted = {**_properties(node, state.nodes, place / "data"), **self.settings}
+        wanted = _properties(node, state.nodes, place / "data")
         properties.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()))
         command = [
             jars.java(), *_JVM, "-cp", f"{libraries}/*", "kafka.tools.StorageTool",
@@ -240,9 +239,7 @@ def _properties(node: Node, nodes: Sequence[Node], data: Path) -> dict[str, str]
         "listeners": f"{listeners},CONTROLLER://{_HOST}:{node.controller_port}",
         "advertised.listeners": listeners,
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": (
-            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
-        ),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
         "default.replication.factor": str(copies),

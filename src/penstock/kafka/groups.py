@@ -8,10 +8,11 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
-from penstock.errors import BadInput, Contended
+from penstock.errors import Contended
 from penstock.kafka.clients import ANSWER_S, Clients
 from penstock.kafka.reading import Reading
 from penstock.kafka.refusals import error_of
+from penstock.log.lag import no_group
 from penstock.log.port import GroupInfo, MemberInfo, PartitionLag
 from penstock.log.settings import TopicSettings
 
@@ -40,20 +41,17 @@ class Groups:
         """Raises Contended if the group has members."""
         if self._members(group):
             raise Contended(f'group "{group}" has members.', hint="stop them first")
-        places = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
         try:
-            self._alter(ConsumerGroupTopicPartitions(group, places))
+            self.commit(group, topic, offsets)
         except KafkaException as failure:
             if error_of(failure).code() in _HAS_MEMBERS:
                 raise Contended(f'group "{group}" has members.', hint="stop them first") from failure
-            raise self._clients.heard.translated(error_of(failure), str(self._clients.address)) from failure
+            raise self._clients.translated(error_of(failure)) from failure
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """For a group without members: how far it is, for Kafka's own tools to see."""
+        """Where a group without members is. Raises what Kafka says."""
         places = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
-        self._alter(ConsumerGroupTopicPartitions(group, places))
-
-    def _alter(self, wanted: ConsumerGroupTopicPartitions) -> None:
+        wanted = ConsumerGroupTopicPartitions(group, places)
         (altered,) = self._clients.admin.alter_consumer_group_offsets([wanted]).values()
         for place in altered.result(ANSWER_S).topic_partitions:
             if place.error is not None:
@@ -74,11 +72,7 @@ class Groups:
         """Raises BadInput when there is no such group on that topic."""
         committed, members = self.committed(group, settings.name), self.members(group, settings.name)
         if not committed and not members:
-            known = sorted({g for g, _ in self.pairs()})
-            raise BadInput(
-                f'there is no group "{group}" on topic "{settings.name}".',
-                hint=f"known groups: {', '.join(known)}" if known else "it begins when a consumer joins it",
-            )
+            raise no_group(group, settings.name, known=self.pairs())
         owners = {partition: member.member for member in members for partition in member.partitions}
         lags = (self._lag(settings, n, owners.get(n), committed.get(n)) for n in range(settings.partitions))
         return GroupInfo(group, settings.name, tuple(members), tuple(lags))
@@ -96,22 +90,24 @@ class Groups:
 
     def _members(self, group: str) -> list[Any]:
         (described,) = self._clients.admin.describe_consumer_groups([group]).values()
-        try:
-            return list(described.result(ANSWER_S).members)
-        except KafkaException as failure:
-            if error_of(failure).code() in _NO_GROUP:
-                return []
-            raise self._clients.heard.translated(error_of(failure), str(self._clients.address)) from failure
+        found = self._of_group(described)
+        return list(found.members) if found else []
 
     def _offsets(self, group: str) -> list[TopicPartition]:
         asked = self._clients.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
         (listed,) = asked.values()
-        try:
-            return list(listed.result(ANSWER_S).topic_partitions or ())
-        except KafkaException as failure:
-            if error_of(failure).code() in _NO_GROUP:
-                return []
-            raise self._clients.heard.translated(error_of(failure), str(self._clients.address)) from failure
+        found = self._of_group(listed)
+        return list(found.topic_partitions or ()) if found else []
+
+    def _of_group(self, asked: Any) -> Any:
+        """The answer, or None if there is no such group."""
+        with self._clients.translating():
+            try:
+                return asked.result(ANSWER_S)
+            except KafkaException as failure:
+                if error_of(failure).code() in _NO_GROUP:
+                    return None
+                raise
 
     def _lag(
         self, settings: TopicSettings, partition: int, owner: str | None, committed: int | None

@@ -2,7 +2,7 @@
 
 A machine that must not fetch, or that has a mirror, says so in the environment:
 
-- `PENSTOCK_KAFKA_JARS`, `PENSTOCK_SPARK_KAFKA_JARS`: folders that hold the jars already.
+- `PENSTOCK_KAFKA_JARS`: a folder that holds the jars already.
 - `PENSTOCK_IVY_SETTINGS`: an Ivy settings file, which names the mirror.
 - `PENSTOCK_CACHE`: where they are kept (default: `penstock` in the user's cache folder).
 """
@@ -25,12 +25,11 @@ _FETCH_S_MAX = 600
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One library by its Maven coordinates, alone or with everything it needs."""
+    """One library by its Maven coordinates; what it needs comes with it."""
 
     group: str
     artifact: str
     version: str
-    alone: bool = False
 
     def __str__(self) -> str:
         return f"{self.group}:{self.artifact}:{self.version}"
@@ -106,7 +105,6 @@ def _fetch_one(jar: Jar, folder: Path) -> None:
     command = [
         java(), "-jar", str(_ivy()), "-cache", str(cache() / "ivy"),
         *(("-settings", settings) if settings else ()),
-        *(("-notransitive",) if jar.alone else ()),
         "-dependency", jar.group, jar.artifact, jar.version, "-confs", "default",
         "-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
     ]  # fmt: skip

@@ -7,6 +7,7 @@ topic that is not in there is one of bytes, until it is created here with the sc
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -68,16 +69,31 @@ class KafkaLog:
         self._clients = Clients(Address.parse(url))
         self._clients.check()
         self._schemas = Table(self._clients, SCHEMAS, partitions=1)
-        self._ledger = Table(self._clients, LEDGER, partitions=_LEDGER_PARTITIONS)
-        self._writing = Writing(self._clients)
-        self._transactions = Transactions(self._clients, self._ledger)
         self._reading = Reading(self._clients, self._ruined)
         self._groups = Groups(self._clients, self._reading)
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
+        # Made by whoever writes first: Spark's workers only read, and each has a log of its own.
+        self._writer: Writing | None = None
+        self._atomic: Transactions | None = None
         self._parsed: dict[str, tuple[bytes, TopicSettings]] = {}
         self._members: list[KafkaMember] = []
         self._told: set[tuple[str, int, int]] = set()
         self._schemas.read()
+
+    @property
+    def _writing(self) -> Writing:
+        with self._mutex:
+            if self._writer is None:
+                self._writer = Writing(self._clients)
+            return self._writer
+
+    @property
+    def _transactions(self) -> Transactions:
+        with self._mutex:
+            if self._atomic is None:
+                ledger = Table(self._clients, LEDGER, partitions=_LEDGER_PARTITIONS)
+                self._atomic = Transactions(self._clients, ledger)
+            return self._atomic
 
     # ---- topics ------------------------------------------------------------------------------------
 
@@ -120,7 +136,7 @@ class KafkaLog:
             raise TopicExists(wanted.name)
         else:  # somebody else's: from here on it has a schema
             wanted = replace(wanted, partitions=there)
-        self._declare(wanted)
+        self.declare(wanted)
         return wanted
 
     def _create(self, wanted: TopicSettings, *, dated: bool) -> None:
@@ -136,7 +152,7 @@ class KafkaLog:
             except KafkaException as failure:
                 error = error_of(failure)
                 if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise self._clients.heard.translated(error, str(self._clients.address)) from failure
+                    raise self._clients.translated(error) from failure
                 if self._known(wanted.name, anew=True) is not None or time.monotonic() > deadline:
                     raise TopicExists(wanted.name) from failure
             time.sleep(_PAUSE_S)  # one of that name is still being deleted, or being declared by another
@@ -161,7 +177,7 @@ class KafkaLog:
         before = self._config(current)
         # No more than what changes: the rest may be another program's business.
         self._configure(name, {k: v for k, v in self._config(changed).items() if before.get(k) != v})
-        self._declare(changed)
+        self.declare(changed)
         return changed
 
     def _configure(self, topic: str, config: Mapping[str, str]) -> None:
@@ -175,19 +191,21 @@ class KafkaLog:
 
     def delete_topic(self, name: str) -> None:
         self.settings(name)
-        with contextlib.suppress(UnknownTopic):
-            self._clients.done(self._clients.admin.delete_topics([name]))
+        (gone,) = self._clients.admin.delete_topics([name]).values()
+        with self._clients.translating():
+            try:
+                gone.result(ANSWER_S)
+            except KafkaException as failure:  # Kafka's own tools may have been faster
+                if error_of(failure).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
         self._write_schema(name, None)
         self._parsed.pop(name, None)
         deadline = time.monotonic() + ANSWER_S
         while name in self._partitions() and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
-    def redeclare(self, settings: TopicSettings) -> None:
-        """Settings that a topic has already, as they were in another log."""
-        self._declare(settings)
-
-    def _declare(self, settings: TopicSettings) -> None:
+    def declare(self, settings: TopicSettings) -> None:
+        """What a topic is from now on."""
         self._write_schema(settings.name, json.dumps(settings.to_json()).encode())
 
     def _write_schema(self, name: str, value: bytes | None) -> None:
@@ -197,7 +215,7 @@ class KafkaLog:
 
     def _config(self, settings: TopicSettings) -> dict[str, str]:
         """What of a topic's settings is Kafka's business."""
-        flush = {"flush.messages": "1"} if settings.durability == "fsync" and self._copies() == 1 else {}
+        flush = {"flush.messages": "1"} if settings.durability == "fsync" and self._copies == 1 else {}
         return {
             "cleanup.policy": settings.cleanup,
             "retention.ms": str(-1 if settings.retention_ms is None else settings.retention_ms),
@@ -210,6 +228,7 @@ class KafkaLog:
             **flush,
         }
 
+    @functools.cached_property
     def _copies(self) -> int:
         """Of each record of a new topic: with several, power loss of one machine loses nothing."""
         with self._clients.translating():
@@ -235,7 +254,7 @@ class KafkaLog:
         return self._transactions.open(producer)
 
     def close_producer(self, producer: str) -> None:
-        self._transactions.close(producer)
+        self._transactions.release(producer)
 
     def producer_position(self, producer: str) -> ProducerPosition:
         return self._transactions.position(producer)
@@ -344,11 +363,9 @@ class KafkaLog:
             members, self._members = self._members, []
         for member in members:
             member.leave()
-        self._transactions.close_all()
-        self._writing.close()
-        self._schemas.close()
-        self._ledger.close()
-        self._clients.close()
+        for opened in (self._atomic, self._writer, self._schemas, self._clients):
+            if opened is not None:
+                opened.close()
 
 
 def _kept(value: bytes | None) -> bytes | None:

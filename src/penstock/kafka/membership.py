@@ -131,7 +131,7 @@ class KafkaMember:
         message = self._consumer.poll(timeout_s)
         error = message.error() if message is not None else None
         if error is not None and error.fatal():
-            raise self._clients.heard.translated(error, str(self._clients.address))
+            raise self._clients.translated(error)
 
     def _look_up(self) -> None:
         """Where the group stands in partitions that have just come."""
@@ -143,7 +143,7 @@ class KafkaMember:
         except KafkaException as failure:
             if error_of(failure).retriable() or error_of(failure).code() in LOST_MEMBER:
                 return  # with the next poll
-            raise self._clients.heard.translated(error_of(failure), str(self._clients.address)) from failure
+            raise self._clients.translated(error_of(failure)) from failure
         for place in found:
             held = self._owned.get(place.partition)
             if place.error is None and held is not None:
@@ -163,7 +163,7 @@ class KafkaMember:
                     raise NotOwner(self._group, self._topic, [p.partition for p in places]) from failure
                 passing = error.retriable() or error.code() == KafkaError.REBALANCE_IN_PROGRESS
                 if not passing or time.monotonic() > deadline:
-                    raise self._clients.heard.translated(error, str(self._clients.address)) from failure
+                    raise self._clients.translated(error) from failure
             with contextlib.suppress(KafkaException):
                 self._serve(_RETRY_S)
             gone = [place.partition for place in places if place.partition not in self._owned]

@@ -70,7 +70,7 @@ class Reading:
         with self._clients.reader() as consumer:
             (found,) = consumer.offsets_for_times([wanted], timeout=ANSWER_S)
         if found.error is not None:
-            raise self._clients.heard.translated(found.error, str(self._clients.address))
+            raise self._clients.translated(found.error)
         return end if found.offset in (OFFSET_END, -1) else min(found.offset, end)
 
     def wait(self, settings: TopicSettings, ends: Mapping[int, int], timeout_s: float) -> bool:

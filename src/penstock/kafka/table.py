@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.errors import Contended
 from penstock.kafka.clients import ANSWER_S, Clients
@@ -32,11 +32,11 @@ class Table:
         self._clients = clients
         self._mutex = threading.RLock()
         self._found: dict[str, bytes] = {}
-        self._next = dict.fromkeys(range(partitions), 0)
-        self._create()
+        self._next: dict[int, int] = {}
+        if not self._is_there():
+            self._create()
         self._consumer: Consumer = clients.consumer()
-        places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(self.partitions)]
-        self._consumer.assign(places)
+        self._assign()
 
     def partition_of(self, key: str) -> int:
         return (keys.murmur2(key.encode()) & 0x7FFFFFFF) % self.partitions
@@ -70,7 +70,7 @@ class Table:
                 if time.monotonic() > deadline:
                     raise Contended(
                         "a transaction of another producer is still open.",
-                        hint="it ends by itself within a minute; try again then",
+                        hint="it ends by itself within two minutes; try again then",
                     )
                 time.sleep(_PAUSE_S)
         return self.read(key)
@@ -96,21 +96,32 @@ class Table:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return
+        failed: KafkaError | None = None
         for message in [first, *self._consumer.consume(_MANY, timeout=0)]:
-            number, offset = message.partition() or 0, message.offset() or 0
             error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    self._next[number] = max(self._next[number], offset)
-                elif error.code() not in _PASSING:
-                    raise KafkaException(error)
-                continue
-            self._next[number] = offset + 1
-            key, value = (message.key() or b"").decode(), message.value()
-            if value is None:
-                self._found.pop(key, None)
-            else:
-                self._found[key] = value
+            if error is None:
+                self._keep(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                number = message.partition() or 0
+                self._next[number] = max(self._next[number], message.offset() or 0)
+            elif error.code() not in _PASSING:
+                failed = error
+        if failed is not None:  # once everything that came with it is kept: it does not come again
+            self._assign()
+            raise KafkaException(failed)
+
+    def _keep(self, message: Message) -> None:
+        self._next[message.partition() or 0] = (message.offset() or 0) + 1
+        key, value = (message.key() or b"").decode(), message.value()
+        if value is None:
+            self._found.pop(key, None)
+        else:
+            self._found[key] = value
+
+    def _assign(self) -> None:
+        """From what is known on; again after an error, which may have stopped a partition for good."""
+        places = [TopicPartition(self.topic, n, next or OFFSET_BEGINNING) for n, next in self._next.items()]
+        self._consumer.assign(places)
 
     def _create(self) -> None:
         from confluent_kafka.admin import NewTopic
@@ -123,23 +134,20 @@ class Table:
             except KafkaException as failure:
                 if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-        self._await()
-
-    def _await(self) -> None:
-        """Until its partitions have leaders."""
         deadline = time.monotonic() + ANSWER_S
-        while True:
-            with self._clients.translating():
-                found = self._clients.admin.list_topics(self.topic, timeout=ANSWER_S).topics[self.topic]
-            if found.error is None and found.partitions:
-                if len(found.partitions) != self.partitions:
-                    self.partitions = len(found.partitions)
-                    self._next = dict.fromkeys(range(self.partitions), 0)
-                if all(each.leader >= 0 for each in found.partitions.values()):
-                    return
+        while not self._is_there():
             if time.monotonic() > deadline:
                 raise Contended(f'topic "{self.topic}" did not come to be in time.', hint="try again")
             time.sleep(_PAUSE_S)
+
+    def _is_there(self) -> bool:
+        """With a leader for each partition; as many as it has."""
+        with self._clients.translating():
+            found = self._clients.admin.list_topics(self.topic, timeout=ANSWER_S).topics[self.topic]
+        self.partitions = len(found.partitions) or self.partitions
+        self._next = dict.fromkeys(range(self.partitions), 0)
+        leaders = [each.leader >= 0 for each in found.partitions.values()]
+        return found.error is None and bool(leaders) and all(leaders)
 
 
 _PASSING = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.UNKNOWN_TOPIC_OR_PART}

@@ -27,7 +27,6 @@ from penstock.log.port import AtomicResult, Parts, Position, ProducerPosition
 from penstock.log.settings import TopicSettings
 
 LEDGER = "_penstock_ledger"
-
 _TIMEOUT_MS = 120_000
 _VISIBLE_S = 5.0
 _PAUSE_S = 0.002
@@ -92,7 +91,7 @@ class Transactions:
         self._opened: dict[str, _Open] = {}
 
     def open(self, id: str) -> ProducerPosition:
-        self.close(id)
+        self.release(id)
         producer = self._clients.producer(
             transactional_id=f"penstock.{id}", transaction_timeout_ms=_TIMEOUT_MS
         )
@@ -151,15 +150,17 @@ class Transactions:
                 if ends:
                     time.sleep(_PAUSE_S)
 
-    def close(self, id: str) -> None:
+    def release(self, id: str) -> None:
+        """Done with a producer; its position stays."""
         with self._mutex:
             opened = self._opened.pop(id, None)
         if opened is not None:
-            opened.producer.flush(0)
+            _close(opened.producer)
 
-    def close_all(self) -> None:
+    def close(self) -> None:
         for id in list(self._opened):
-            self.close(id)
+            self.release(id)
+        self._ledger.close()
 
     # ---- one transaction ------------------------------------------------------------------------------
 
@@ -228,9 +229,17 @@ class Transactions:
             with self._mutex:
                 if self._opened.get(id) is opened:
                     self._opened.pop(id)
+            _close(opened.producer)
             return Fenced(id, epoch=opened.state.epoch, current=current)
         self._abort(opened, open_still=error.txn_requires_abort())
-        return self._clients.heard.translated(error, str(self._clients.address))
+        return self._clients.translated(error)
+
+
+def _close(producer: Producer) -> None:
+    """Now, and not when it is collected: see Clients.close."""
+    # It may be closed already, or fenced: of that, confluent-kafka makes a SystemError.
+    with contextlib.suppress(KafkaException, RuntimeError, SystemError):
+        producer.close()
 
 
 def _fatal(producer: Producer, mixed: SystemError) -> KafkaError:

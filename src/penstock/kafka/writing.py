@@ -121,7 +121,7 @@ class Writing:
 
     def _failed(self, error: KafkaError | None, stored: Mapping[int, tuple[int, int]]) -> PenstockError:
         known = error or KafkaError(KafkaError._TIMED_OUT)
-        return self._clients.heard.translated(known, str(self._clients.address)).after_storing(stored)
+        return self._clients.translated(known).after_storing(stored)
 
     def _serve(self) -> None:
         while not self._closing.is_set():
@@ -131,4 +131,4 @@ class Writing:
         self._producer.flush(ANSWER_S)
         self._closing.set()
         self._server.join()
-        del self._producer  # see Clients.close
+        self._producer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,17 +20,21 @@ def describe(log: EmbeddedLog, group: str, topic: str) -> GroupInfo:
     committed = store.committed(group, topic)
     members = store.members(group, topic)
     if not committed and not members:
-        known = sorted({g for g, _ in store.groups()})
-        raise BadInput(
-            f'there is no group "{group}" on topic "{topic}".',
-            hint=f"known groups: {', '.join(known)}" if known else "it comes to be when a consumer joins it",
-        )
+        raise no_group(group, topic, known=store.groups())
     owners = {partition: member.member for member in members for partition in member.partitions}
     lags = tuple(
         _lag(log, topic, partition, owners.get(partition), committed.get(partition))
         for partition in range(log.settings(topic).partitions)
     )
     return GroupInfo(group, topic, tuple(members), lags)
+
+
+def no_group(group: str, topic: str, *, known: Iterable[tuple[str, str]]) -> BadInput:
+    names = sorted({name for name, _ in known})
+    return BadInput(
+        f'there is no group "{group}" on topic "{topic}".',
+        hint=f"known groups: {', '.join(names)}" if names else "it comes to be when a consumer joins it",
+    )
 
 
 def _lag(

@@ -29,6 +29,7 @@ def recover(partition: Partition, hint: Head | None) -> Head:
 
     `hint` is the head of an earlier boot: a lower bound for what was synced.
     """
+    partition.current_settings()  # raises where a topic of this name is just being made, by somebody else
     live = manifest.load(partition.disk, partition.folder) or rebuild_manifest(partition)
     active = live.active
     if hint and hint.base > active.base:
