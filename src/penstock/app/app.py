@@ -8,6 +8,7 @@ on import.
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import CorrectedTime, duration_ms
-from penstock.errors import BadDefinition, BadName, TopicExists, UnknownView
+from penstock.errors import BadDefinition, BadName, BadOption, TopicExists, UnknownView
 from penstock.flow.definition import Definition
 from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
 from penstock.log.port import LogPort, Position
@@ -27,7 +28,7 @@ from penstock.opening import address_of, is_kafka, open_log
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.app.graph import Graph
     from penstock.app.reading import Rows
@@ -158,15 +159,26 @@ class App:
         return declare
 
     def stream(
-        self, *, key: str | Sequence[str] = (), name: str | None = None, **options: Any
+        self,
+        *,
+        key: str | Sequence[str] = (),
+        name: str | None = None,
+        latency: str = "batches",
+        **options: Any,
     ) -> Callable[[Function], Stream]:
         """Decorate a function that returns a DataFrame: its final rows become a topic of their own.
 
         `options` are those of a topic: `event_time`, `lateness`, `partitions`, `retention` and so on.
+        `latency="realtime"`, on Kafka: within milliseconds, at least once, by Spark's own operators alone.
         """
+        if latency not in ("batches", "realtime"):
+            raise BadOption(f"latency={latency!r}.", hint='say "realtime" or "batches", which is the default')
 
         def declare(function: Function) -> Stream:
-            return Stream(self, self._define(function, "stream", name, key, in_ms(options)))
+            found = self._define(
+                function, "stream", name, key, in_ms(options), realtime=latency == "realtime"
+            )
+            return Stream(self, found)
 
         return declare
 
@@ -209,9 +221,27 @@ class App:
 
     def _analysed(self) -> Graph:
         from penstock.app.graph import Graph
+
+        return Graph(self, self.start_spark()).analyse()
+
+    def start_spark(self) -> SparkSession:
+        """The session that runs its definitions, or the one that is running already."""
+        from penstock.flow import connector
         from penstock.flow.session import start_session
 
-        return Graph(self, start_session(self.name, master=self.spark)).analyse()
+        held = self._held()
+        settings = connector.settings() if held and is_kafka(self.address) else {}
+        return start_session(self.name, master=self.spark, settings=settings, held=held)
+
+    def _held(self) -> int:
+        """How many tasks its real-time definitions may hold for good; what each reads is known later."""
+        definitions = list(self.definitions.values())
+        count = sum(definition.realtime for definition in definitions)
+        if not count:
+            return 0
+        read = sum(topic.settings.partitions for topic in self.topics.values())
+        derived = sum(int(definition.options.get("partitions", 1)) for definition in definitions)
+        return count * (read + derived + (os.cpu_count() or 2))
 
     def definition(self, name: str) -> Definition:
         if name not in self.definitions:
@@ -243,13 +273,16 @@ class App:
         name: str | None,
         key: str | Sequence[str],
         options: Mapping[str, Any],
+        *,
+        realtime: bool = False,
     ) -> Definition:
         code = inspect.unwrap(function).__code__
         wanted = name or function.__name__
         self._claim(wanted)
         check_name(kind, wanted)
         columns = (key,) if isinstance(key, str) else tuple(key)
-        found = Definition(wanted, kind, function, columns, code.co_filename, code.co_firstlineno, options)
+        place = code.co_filename, code.co_firstlineno
+        found = Definition(wanted, kind, function, columns, *place, options, realtime)
         self.definitions[wanted] = found
         return found
 

@@ -97,6 +97,9 @@ def explain(app: App, name: str, *, now_us: int) -> Explained:
         found += _not_run(app)
         return Explained(name, definition.kind, 0, None, None, None, tuple(found))
     output = _output(app, definition, stored)
+    if definition.realtime:
+        found += _realtime(stored, output)
+        return Explained(name, definition.kind, output.rows, stored.number, stored.at_us, None, tuple(found))
     found += _input(app, stored)
     unread = backlog(app.log, stored.batch.end.ends)
     scan = Scan(tuple(stored.batch.end.ends))
@@ -110,6 +113,16 @@ def explain(app: App, name: str, *, now_us: int) -> Explained:
         found.append(Reason("fine", text, blocks=False))
     return Explained(
         name, definition.kind, output.rows, stored.number, stored.at_us, stored.watermark_us, tuple(found)
+    )
+
+
+def _realtime(stored: Last, output: _Output) -> Iterator[Reason]:
+    """What it reads and writes goes past us; at the end of each of Spark's long batches it is noted."""
+    yield Reason(
+        "fine",
+        f"{output.rows:,} rows; real-time and at least once: after a restart it writes again what came since "
+        f"{utc(stored.at_us)}",
+        blocks=False,
     )
 
 

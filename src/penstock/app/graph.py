@@ -13,6 +13,7 @@ from penstock.flow.commit import position_of, producer_of
 from penstock.flow.definition import Analysed, Definition, analyse
 from penstock.flow.output import BATCHES
 from penstock.flow.query import Query, columns_known, create_output, place_of
+from penstock.flow.realtime_query import RealtimeQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,7 @@ class Graph:
         """
         shared: dict[tuple[object, ...], list[Analysed]] = {}
         for name, found in self.analysed.items():
-            alone = found.stateful or found.output.kind == "view"
+            alone = found.stateful or found.output.kind == "view" or found.definition.realtime
             key = (name,) if alone else (found.topics, found.clock, self._written_by(name))
             shared.setdefault(key, []).append(found)
         return [self._query(members) for members in shared.values()]
@@ -87,7 +88,8 @@ class Graph:
         names = sorted(member.definition.name for member in members)
         name = self._written_by(names[0]) or names[0]
         place = place_of(self.app.address, self.app.home, self.app.name, name)
-        return Query(self.session, self.app.log, place, members, name=name)
+        kind = RealtimeQuery if members[0].definition.realtime else Query
+        return kind(self.session, self.app.log, place, members, name=name)
 
     def _check_free(self, found: Analysed) -> None:
         """A definition's topic has its history beside it; another topic of that name is somebody else's."""

@@ -161,6 +161,7 @@ class Runner:
         if running is not None and running.isActive:
             return False
         if running is not None and running.exception() is None:
+            supervised.query.look()
             failures.settle(self.app, supervised.names)
             return True
         self._failed(supervised)
@@ -200,8 +201,9 @@ class Runner:
         failures.record(self.app, supervised.names, found)
 
     def _note_progress(self, supervised: Supervised) -> None:
-        committer = supervised.query.committer
-        number = committer.position.number if committer is not None and committer.position else -1
+        supervised.query.look()
+        position = supervised.query.position
+        number = position.number if position else -1
         if number > supervised.stored:
             supervised.stored, supervised.failures = number, 0
             failures.settle(self.app, supervised.names, stored=number)
@@ -228,6 +230,6 @@ def _stop_between_batches(query: Query, *, wait_s: float = 10.0) -> None:
     if running is None or not running.isActive:
         return
     deadline = time.monotonic() + wait_s
-    while running.status["isTriggerActive"] and time.monotonic() < deadline:
+    while query.ends_batches and running.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(0.005)
     query.stop()

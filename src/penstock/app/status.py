@@ -116,7 +116,7 @@ class Watch:
         query, log = supervised.query, self._runner.app.log
         member = query.members[0]
         scan = Scan(member.topics, member.clock, settle_us=member.settle_us)
-        position = query.committer.position if query.committer is not None else None
+        position = query.position
         point = position.batch.end if position else beginning(log, scan)
         unread, read = backlog(log, point.ends), _read(point.ends)
         seen = self._seen[query.name]
@@ -132,7 +132,7 @@ class Watch:
             seen.rate(time.monotonic(), read),
             seen.batch_ms,
             None if watermark == NEVER_US else watermark,
-            held_back(log, scan, point, unread=unread, now_us=now_us),
+            None if member.definition.realtime else held_back(log, scan, point, unread=unread, now_us=now_us),
             seen.state_rows,
             _left_out(self._runner.app, query) + seen.dropped,
             unread.records,

@@ -86,6 +86,8 @@ def _unfit(analysed: Analysed) -> str:
     reasons = [operator.not_verifiable for operator in analysed.operators if operator.not_verifiable]
     if reasons:
         return reasons[0]
+    if analysed.definition.realtime:
+        return "real-time mode writes at least once; without latency= it would be exactly once"
     if analysed.sparks_own:
         return "it uses Spark's own grouping, which drops late rows without telling which; use ps.aggregate"
     return ""

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.bench.child import Child, Line
 from penstock.bench.peers import rows_in
 from penstock.bench.report import Result
 from penstock.bench.workbench import Workbench, timed_s
 from penstock.log.settings import Durability
 from penstock.log.topic import Topic
 
-_ARROW_AIM, _DICTS_AIM, _ROWS_AIM = 20.0, 2.0, 3.0
+_ARROW_AIM, _DICTS_AIM, _ROWS_AIM, _COUNT_AIM = 20.0, 2.0, 3.0, 5.0
+_COUNT_S_MAX = 1_200.0
 _MANY = 10_000
 _ANSWER_S = 120.0
 
@@ -39,6 +42,7 @@ def measure(bench: Workbench) -> Iterator[Result]:
         for durability in ("os", "fsync"):
             yield from _appends(bench, peer, durability)
         yield from _reads(bench, peer)
+        yield from _window_count(bench, peer)
     finally:
         cluster.down(delete=True)
 
@@ -78,6 +82,40 @@ def _reads(bench: Workbench, peer: Peer) -> Iterator[Result]:
         yield from _beside("read as Arrow", as_arrow, "confluent-kafka, bytes", theirs, _ARROW_AIM)
 
 
+def _window_count(bench: Workbench, peer: Peer) -> Iterator[Result]:
+    """The whole of a Spark job over the same events: ours from the embedded log, plain Spark from Kafka."""
+    from penstock.bench.flow_jobs import COUNT, events, json_lines
+
+    number = bench.sizes.arrow_events // 2
+    bench.progress(f"window count over {number:,} events")
+    with peer.topic("os", partitions=2) as name:
+        for at, batch in enumerate(events(number, keys=COUNT.keys)):
+            _produce(peer.producer(name), name, [list(json_lines(batch))], _encoded, partition=at % 2)
+        # In a process of its own: a session that runs already cannot get the connector.
+        with Child(
+            _count_both, str(bench.folder / "count"), peer.url, name, number, bench.sizes.attempts
+        ) as two:
+            ours, theirs = two.hear(_COUNT_S_MAX)
+    yield from _beside("window count", number / ours, "plain Spark from Kafka", number / theirs, _COUNT_AIM)
+
+
+def _count_both(line: Line, folder: str, url: str, topic: str, number: int, attempts: int) -> None:
+    from penstock.bench.flow_jobs import COUNT, FlowBench, events
+    from penstock.flow import connector
+    from penstock.flow.session import start_session
+
+    Path(folder).mkdir()
+    bench = FlowBench(start_session("bench", settings=connector.settings()), Path(folder))
+    batches = events(number, keys=COUNT.keys)
+    ours = [bench.ours(COUNT, batches) for _ in range(attempts + 1)]  # the first compiles
+    theirs = [bench.from_kafka(COUNT, url, topic) for _ in range(attempts + 1)]
+    line.say([min(ours), min(theirs)])
+
+
+def _encoded(lines: Sequence[str]) -> Iterator[bytes]:
+    return (line.encode() for line in lines)
+
+
 def _beside(name: str, ours: float, peer: str, theirs: float, aim: float) -> Iterator[Result]:
     yield Result(name, ours, "events/s").beside(peer, theirs)
     yield Result(f"{name}: times Kafka", ours / theirs, "x").at_least(aim)
@@ -101,19 +139,20 @@ class Peer:
 
         from penstock.kafka.address import Address
 
+        self.url = url
         self._settings = Address.parse(url).client()
         self._admin = AdminClient(self._settings)
         self._attempts = bench.sizes.attempts
         self._made = 0
 
     @contextlib.contextmanager
-    def topic(self, durability: Durability) -> Iterator[str]:
+    def topic(self, durability: Durability, *, partitions: int = 1) -> Iterator[str]:
         from confluent_kafka.admin import NewTopic
 
         self._made += 1
         name = f"bench-{self._made}"
         config = {"flush.messages": "1"} if durability == "fsync" else {}
-        for made in self._admin.create_topics([NewTopic(name, 1, 1, config=config)]).values():
+        for made in self._admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
             made.result(_ANSWER_S)
         try:
             yield name
@@ -125,14 +164,14 @@ class Peer:
         took_s = []
         for _ in range(self._attempts):
             with self.topic(durability) as name:
-                producer = self._producer(name)
+                producer = self.producer(name)
                 took_s.append(timed_s(lambda: _produce(producer, name, chunks, encode)))  # noqa: B023
         return sum(map(len, chunks)) / min(took_s)
 
     @contextlib.contextmanager
     def filled(self, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         with self.topic("os") as name:
-            _produce(self._producer(name), name, [rows], _from_rows)
+            _produce(self.producer(name), name, [rows], _from_rows)
             yield name
 
     def read_rate(self, name: str, events: int, *, decode: Callable[[bytes], Any] | None) -> float:
@@ -140,7 +179,7 @@ class Peer:
             timed_s(lambda: self._consume(name, events, decode)) for _ in range(self._attempts)
         )
 
-    def _producer(self, name: str) -> Any:
+    def producer(self, name: str) -> Any:
         from confluent_kafka import Producer
 
         producer = Producer(
@@ -165,10 +204,10 @@ class Peer:
         consumer.close()
 
 
-def _produce(producer: Any, name: str, chunks: Chunks, encode: Encode) -> None:
+def _produce(producer: Any, name: str, chunks: Chunks, encode: Encode, *, partition: int = 0) -> None:
     for chunk in chunks:
         for message in encode(chunk):
-            producer.produce(name, message, partition=0)
+            producer.produce(name, message, partition=partition)
         producer.flush(_ANSWER_S)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DDL = "page BIGINT NOT NULL, user BIGINT NOT NULL, ms DOUBLE NOT NULL, at TIMESTAMP NOT NULL"
+_PLAIN_DDL = DDL.replace(" NOT NULL", "")
 _START_US = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1_000_000)
 _PER_SECOND = 100_000  # events in a second of event time
 _DISORDER_US = 2_000_000
@@ -86,6 +87,14 @@ def _plain_count(size: str, hop: str | None = None) -> Callable[[DataFrame], tup
         return stream.groupBy(window, "page").count(), "update"
 
     return plain
+
+
+def newest_count(stream: DataFrame) -> DataFrame:
+    """By key and minute, with the newest event time; for real-time mode."""
+    from pyspark.sql import functions as F
+
+    counted = stream.groupBy(F.window("at", "1 minute"), "page")
+    return counted.agg(F.count("*").alias("n"), F.max("at").alias("at"))
 
 
 def _windowed(window: Any) -> Callable[[ps.App, Any], None]:
@@ -164,16 +173,24 @@ class FlowBench:
     def plain(self, job: Job, batches: list[pa.RecordBatch]) -> float:
         """The same job by Spark alone, over JSON files of the same events."""
         source = self._json_files(job, batches)
+        files = _PLAIN_ROWS_MAX // _BATCH_ROWS
+        reader = self.session.readStream.schema(_PLAIN_DDL).option("maxFilesPerTrigger", files)
+        return self._plainly(job, reader.json(str(source)))
+
+    def from_kafka(self, job: Job, url: str, topic: str) -> float:
+        """The same job by Spark alone, over JSON messages of the same events."""
+        from pyspark.sql import functions as F
+
+        from penstock.flow import connector
+
+        raw = connector.source(self.session, url, (topic,), starting="earliest")
+        read = raw.select(F.from_json(F.col("value").cast("string"), _PLAIN_DDL).alias("read"))
+        return self._plainly(job, read.select("read.*"))
+
+    def _plainly(self, job: Job, stream: DataFrame) -> float:
         checkpoint = self.folder / "plain"
         shutil.rmtree(checkpoint, ignore_errors=True)
-        files = _PLAIN_ROWS_MAX // _BATCH_ROWS
-        stream = (
-            self.session.readStream.schema(DDL.replace(" NOT NULL", ""))
-            .option("maxFilesPerTrigger", files)
-            .json(str(source))
-            .withWatermark("at", "5 seconds")
-        )
-        df, mode = job.plain(stream)
+        df, mode = job.plain(stream.withWatermark("at", "5 seconds"))
         began = time.perf_counter()
         writer = df.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint / "checkpoint"))
         query = writer.foreachBatch(_stored(checkpoint / "out")).trigger(availableNow=True).start()
@@ -186,14 +203,15 @@ class FlowBench:
             return folder
         folder.mkdir(parents=True)
         for number, batch in enumerate(batches):
-            whole = batch.set_column(3, "at", pc.strftime(batch.column("at"), "%Y-%m-%dT%H:%M:%SZ"))
-            columns = (column.to_pylist() for column in whole.columns)
-            lines = (
-                f'{{"page":{page},"user":{user},"ms":{ms!r},"at":"{at}"}}'
-                for page, user, ms, at in zip(*columns, strict=True)
-            )
-            (folder / f"{number:06}.json").write_text("\n".join(lines))
+            (folder / f"{number:06}.json").write_text("\n".join(json_lines(batch)))
         return folder
+
+
+def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
+    whole = batch.set_column(3, "at", pc.strftime(batch.column("at"), "%Y-%m-%dT%H:%M:%SZ"))
+    columns = (column.to_pylist() for column in whole.columns)
+    for page, user, ms, at in zip(*columns, strict=True):
+        yield f'{{"page":{page},"user":{user},"ms":{ms!r},"at":"{at}"}}'
 
 
 def _wait_for_all(runner: Runner) -> None:

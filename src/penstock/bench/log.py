@@ -10,7 +10,7 @@ from typing import Literal
 from penstock.bench import (
     against_kafka,
     append_rates,
-    latency,
+    log_latency,
     machine,
     memory,
     open_time,
@@ -60,7 +60,7 @@ def measure(
 def _results(bench: Workbench) -> Iterator[Result]:
     yield from append_rates.measure(bench)
     yield from read_rates.measure(bench)
-    yield from latency.measure(bench)
+    yield from log_latency.measure(bench)
     yield from open_time.measure(bench)
     yield from memory.measure(bench)
 

@@ -27,7 +27,9 @@ class UnknownBench(BadInput):
 
 def bench(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which bench: log or flow.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which bench: log, flow or latency.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few minutes at most, less exact.")] = False,
     against: Annotated[
         str | None, typer.Option("--against", metavar="PEER", help="log: beside a real Kafka (kafka).")

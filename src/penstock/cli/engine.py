@@ -52,11 +52,11 @@ def analysed(session: Session, text: str, *, checked: tuple[str, ...] = ()) -> I
 
 @contextmanager
 def _spark(found: Loaded, *, hidden: bool) -> Iterator[SparkSession]:
-    from penstock.flow.session import is_running, send_by_value, start_session
+    from penstock.flow.session import is_running, send_by_value
 
     with progress.watched("starting Spark", total=None, hidden=hidden):
         before = is_running()
-        spark = start_session(found.app.name, master=found.app.spark)
+        spark = found.app.start_spark()
     if found.from_file:
         send_by_value(found.module)
     try:

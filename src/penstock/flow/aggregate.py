@@ -64,7 +64,7 @@ def aggregate(
         ),
         approximate={name: a.error for name, a in aggregates.items() if isinstance(a, Aggregate) and a.error},
     )
-    build.operators.append(operator)
+    build.add(operator)
     time = time_of(stream)
     if isinstance(window, Sliding):
         return _sliding(build, operator, stream, keys, time, window, aggregates)

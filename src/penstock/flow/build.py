@@ -95,6 +95,7 @@ class Build:
     closed_us: int | None = None  # in a batch build: how far a stream would have closed windows
     further: Mapping[str, str] = field(default_factory=dict)  # options of the source
     gathers: bool = False  # events were added up at the source
+    realtime: bool = False
     topics: list[str] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     time: str | None = None
@@ -104,6 +105,14 @@ class Build:
         """For another call of the definition."""
         for left in (self.source, self.topics, self.operators):
             left.clear()
+
+    def add(self, operator: Operator) -> None:
+        if self.realtime:
+            raise BadDefinition(
+                f"real-time mode has no ps.{operator.name}.",
+                hint="use Spark's own: groupBy(F.window(...)), dropDuplicates(...); or leave latency= out",
+            )
+        self.operators.append(operator)
 
     def scan(self, topics: Sequence[str]) -> Scan:
         return Scan(tuple(topics), self.clock, self.rows_max or _ROWS_MAX, self.settle_us)
@@ -225,6 +234,10 @@ def _opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
 
     build.topics.extend(topic for topic in topics if topic not in build.topics)
     build.time = _time_column(build, topics)
+    if build.realtime:
+        from penstock.flow import realtime  # it builds on this module
+
+        return realtime.opened(build, topics)
     options = _options(build, topics)
     hidden = [name for name in HIDDEN if name != build.time or build.undated]
     if build.mode != "stream":

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from penstock.errors import BadDefinition, BadInput
 from penstock.flow import build as builds
 from penstock.flow import output as outputs
+from penstock.flow import realtime
 from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Build, Clock, Operator
 from penstock.flow.offset import STEP_US
@@ -35,6 +36,7 @@ class Definition:
     file: str
     line: int
     options: Mapping[str, Any] = field(default_factory=dict)  # of a stream's topic: event_time, lateness ...
+    realtime: bool = False
 
     def wrong(self, message: str, hint: str = "") -> BadDefinition:
         return BadDefinition(
@@ -82,6 +84,8 @@ class Analysed:
 
     @property
     def mode(self) -> Literal["update", "append"]:
+        if self.definition.realtime:
+            return "update"
         final = any(operator.output != "update" for operator in self.operators)
         return "append" if final or not self.stateful else "update"
 
@@ -91,7 +95,7 @@ class Analysed:
         `arrival`: with the columns that say in which order the rows came.
         """
         build.clock, build.settle_us, build.extra_delay_us = self.clock, self.settle_us, self.correct_us
-        build.undated = not self.stateful
+        build.undated, build.realtime = not self.stateful, self.definition.realtime
         with self.definition.blamed():
             df = self._built(build)
             if not arrival:
@@ -118,6 +122,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
     from pyspark.sql import DataFrame
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    build.realtime = definition.realtime
     with definition.blamed():
         result = builds.call(definition.function, build)
         if not isinstance(result, DataFrame):
@@ -125,6 +130,8 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
         if not result.isStreaming:
             raise BadDefinition("it reads no stream.", hint="begin with topic.stream()")
         df = outputs.flat(result)
+        if build.realtime:
+            realtime.check_plan(df)
         own = outputs.own_columns(to_arrow_schema(df.schema, timezone="UTC"))
         key = outputs.flat_key(definition.key, own.names)
         if definition.kind == "view" and not key:
@@ -149,7 +156,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
         identity=_identity(definition, build, df, key, known, stateful=stateful),
         stateful=stateful,
         time=_time(df, operators),
-        columns=None if build.gathers else needed_columns(df),
+        columns=None if build.gathers or build.realtime else needed_columns(df),
     )
     with definition.blamed():
         _check_supported(df, found.mode)
@@ -181,6 +188,11 @@ def _check_shape(
             and "window_start" not in key
         ):
             raise definition.wrong("there is a row for every window.", 'take "window" into the key')
+    elif definition.realtime:
+        if stateful and not key:
+            raise definition.wrong(
+                "a row of it replaces the one before.", 'say which one: @app.stream(key="page", …)'
+            )
     elif any(o.output == "update" and o.windowed for o in operators):
         raise definition.wrong("a stream carries final rows.", 'say emit="final", or make it a view')
     elif any(o.output != "append" for o in operators):
@@ -259,6 +271,7 @@ def _identity(
         key,
         df.schema.json(),
         _clocks(build) if stateful else [],
+        *(["realtime"] if build.realtime else []),
     ]
     digest = sha256("\n".join(map(str, whole)).encode()).hexdigest()[:16]
     return f"{digest}:{','.join(map(quote, there))}"
@@ -280,7 +293,9 @@ def _over(definition: Definition, build: Build, columns: Sequence[str]) -> DataF
     from pyspark.errors import AnalysisException
 
     narrow = frozenset((*columns, *builds.HIDDEN))
-    again = Build(build.session, build.log, build.home, clock=build.clock, columns=narrow)
+    again = Build(
+        build.session, build.log, build.home, clock=build.clock, columns=narrow, realtime=build.realtime
+    )
     try:
         return outputs.flat(builds.call(definition.function, again))
     except (AnalysisException, BadInput, BadDefinition):

@@ -26,7 +26,7 @@ def latest(stream: DataFrame, *, by: str | Sequence[str]) -> DataFrame:
 
     build, keys, time = builds.current(), _columns(stream, by), time_of(stream)
     operator = Operator("latest", windowed=False)
-    build.operators.append(operator)
+    build.add(operator)
     late_rows(build, operator, stream, None)
     rest = [name for name in stream.columns if name not in keys]
     if not rest:
@@ -79,7 +79,7 @@ def _in_time(stream: DataFrame, operator: Operator) -> DataFrame:
     if operator.late not in ("divert", "drop"):
         raise BadDefinition(f"late={operator.late!r}.", hint='single rows take late="divert" or late="drop"')
     build, time = builds.current(), time_of(stream)
-    build.operators.append(operator)
+    build.add(operator)
     rows = with_system(stream)
     late_rows(build, operator, rows, F.col(f"`{time}`") <= F.col("_watermark"))
     return rows.filter(F.col(f"`{time}`") > F.col("_watermark"))

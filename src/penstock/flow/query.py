@@ -70,7 +70,9 @@ def identity_of(members: Sequence[Analysed]) -> str:
 
 
 class Query:
-    """Start it, watch `running`, stop it. A failed one is started again by making a new one."""
+    """Start it, watch `running`, stop it. A failed one is started again."""
+
+    ends_batches = True  # soon after they began: it can be stopped between two of them
 
     def __init__(
         self,
@@ -99,6 +101,11 @@ class Query:
     def stored(self) -> Position | None:
         """What it has stored last, whether it runs or not."""
         return position_of(self._log, self._place.producer)
+
+    @property
+    def position(self) -> Position | None:
+        """What it has stored last, since it was started."""
+        return self.committer.position if self.committer is not None else None
 
     @property
     def stateful(self) -> bool:
@@ -145,13 +152,16 @@ class Query:
         # operators give live values that changes no row, and doubles the time until the next one.
         live = not once and self.members[0].mode == "update" and not self.members[0].sparks_own
         empty_batches = str(not live).lower()
-        with _setting(self._session, "spark.sql.streaming.noDataMicroBatches.enabled", empty_batches):
+        with setting(self._session, "spark.sql.streaming.noDataMicroBatches.enabled", empty_batches):
             self.running = writer.start()
 
     def _check_only_fewer(self, stored: str) -> None:
         """Streams that shared a query go on when one of them is gone: without state, nothing is lost."""
         if self.stateful or not set(self.identity.split()) < set(stored.split()):
             raise DefinitionChanged(self.name, self.members[0].output.kind)
+
+    def look(self) -> None:
+        """Called several times a second while it runs."""
 
     def stop(self) -> None:
         if self.running is not None:
@@ -251,7 +261,7 @@ class Query:
 
 
 @contextmanager
-def _setting(session: SparkSession, name: str, value: str) -> Iterator[None]:
+def setting(session: SparkSession, name: str, value: str) -> Iterator[None]:
     """For a query that is started meanwhile: Spark copies the session's settings when it starts one."""
     before = session.conf.get(name) or ""
     session.conf.set(name, value)

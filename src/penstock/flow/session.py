@@ -45,9 +45,12 @@ _SETTINGS = {
 
 
 def start_session(
-    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
+    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None, held: int = 0
 ) -> SparkSession:
-    """The running session, or a new one with our source registered."""
+    """The running session, or a new one with our source registered.
+
+    `held`: how many tasks of real-time queries there will be for good, beside those of batches.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -59,8 +62,13 @@ def start_session(
     # Spark's workers must run the Python that runs this.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     _find_java()
-    builder: Any = SparkSession.builder.appName(name).master(master or f"local[{cores},4]")
-    chosen = {**_SETTINGS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
+    builder: Any = SparkSession.builder.appName(name).master(master or f"local[{cores + held},4]")
+    chosen = {
+        **_SETTINGS,
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.default.parallelism": str(cores),
+        **(settings or {}),
+    }
     for key, value in chosen.items():
         builder = builder.config(key, value)
     with _quiet_start():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock.errors import BadOption
+from penstock.errors import BadOption, NotSupported
 
 SCHEME = "kafka://"
 _HINT = (
@@ -59,3 +59,37 @@ class Address:
             **self.options,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
+
+    def java(self) -> dict[str, str]:
+        """The same for Kafka's own clients in Java, which name a few things otherwise."""
+        found = {name: value for name, value in self.options.items() if name not in _RENAMED}
+        if user := self.options.get("sasl.username"):
+            mechanism = self.options.get("sasl.mechanism", "PLAIN")
+            module = "scram.Scram" if mechanism.startswith("SCRAM") else "plain.Plain"
+            password = self.options.get("sasl.password", "")
+            found["sasl.jaas.config"] = (
+                f"org.apache.kafka.common.security.{module}LoginModule required "
+                f"username={_quoted(user)} password={_quoted(password)};"
+            )
+        if authority := self.options.get("ssl.ca.location"):
+            found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+        if "ssl.certificate.location" in self.options:
+            raise NotSupported(
+                "a client's own certificate cannot be handed to Java from here.",
+                hint="use SASL for this, or leave latency= out: micro-batches need no Java client",
+            )
+        return {"bootstrap.servers": self.servers, **found}
+
+
+_RENAMED = {
+    "sasl.username",
+    "sasl.password",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+}
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

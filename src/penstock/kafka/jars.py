@@ -2,7 +2,8 @@
 
 A machine that must not fetch, or that has a mirror, says so in the environment:
 
-- `PENSTOCK_KAFKA_JARS`: a folder that holds the jars already.
+- `PENSTOCK_KAFKA_JARS`: a folder that holds the broker's jars already.
+- `PENSTOCK_SPARK_KAFKA_JARS`: the same for those of Spark's Kafka connector.
 - `PENSTOCK_IVY_SETTINGS`: an Ivy settings file, which names the mirror.
 - `PENSTOCK_CACHE`: where they are kept (default: `penstock` in the user's cache folder).
 """
@@ -10,6 +11,7 @@ A machine that must not fetch, or that has a mirror, says so in the environment:
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -25,7 +27,7 @@ _FETCH_S_MAX = 600
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One library by its Maven coordinates; what it needs comes with it."""
+    """One library by its Maven coordinates."""
 
     group: str
     artifact: str
@@ -42,6 +44,7 @@ class JarSet:
     name: str
     jars: tuple[Jar, ...]
     given: str
+    complete: bool = False  # nothing else is needed; otherwise what they need comes with them
 
 
 BROKER = JarSet(
@@ -49,6 +52,23 @@ BROKER = JarSet(
     (Jar("org.apache.kafka", "kafka_2.13", "4.3.1"), Jar("org.apache.kafka", "kafka-tools", "4.3.1")),
     "PENSTOCK_KAFKA_JARS",
 )
+
+
+def _connector(version: str, tokens: str) -> JarSet:
+    return JarSet(
+        f"spark-kafka-{version}",
+        (
+            Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", version),
+            Jar("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", tokens),
+            Jar("org.apache.kafka", "kafka-clients", "3.9.2"),
+            Jar("org.apache.commons", "commons-pool2", "2.12.1"),
+        ),
+        "PENSTOCK_SPARK_KAFKA_JARS",
+        complete=True,
+    )
+
+
+_CONNECTOR_TESTED = _connector("4.2.0", "4.0.0")  # with Spark 4.2 and 4.3
 
 
 def folder_of(wanted: JarSet) -> Path:
@@ -60,6 +80,22 @@ def folder_of(wanted: JarSet) -> Path:
     if not folder.exists():
         _fetch(wanted, folder)
     return folder
+
+
+def connector() -> Path:
+    """The jars of Spark's Kafka connector: of this Spark's version, or else those that are known to work.
+
+    Not every mirror has each of them for each version.
+    """
+    exact = importlib.metadata.version("pyspark")
+    wanted = [_connector(exact, exact), _CONNECTOR_TESTED]
+    there = [each for each in wanted if (cache() / each.name).exists() or os.environ.get(each.given)]
+    if there:
+        return folder_of(there[0])
+    try:
+        return folder_of(wanted[0])
+    except StorageError:
+        return folder_of(wanted[1])
 
 
 def cache() -> Path:
@@ -96,24 +132,25 @@ def _fetch(wanted: JarSet, folder: Path) -> None:
             return
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{wanted.name}.") as place:
             for jar in wanted.jars:
-                _fetch_one(jar, Path(place) / "jars")
+                _fetch_one(jar, wanted, Path(place) / "jars")
             (Path(place) / "jars").rename(folder)
 
 
-def _fetch_one(jar: Jar, folder: Path) -> None:
+def _fetch_one(jar: Jar, wanted: JarSet, folder: Path) -> None:
     settings = os.environ.get("PENSTOCK_IVY_SETTINGS")
     command = [
         java(), "-jar", str(_ivy()), "-cache", str(cache() / "ivy"),
         *(("-settings", settings) if settings else ()),
+        *(("-notransitive",) if wanted.complete else ()),
         "-dependency", jar.group, jar.artifact, jar.version, "-confs", "default",
         "-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_S_MAX, check=False)
     except subprocess.TimeoutExpired:
-        raise _not_fetched(jar, f"it took longer than {_FETCH_S_MAX} s") from None
+        raise _not_fetched(jar, wanted, f"it took longer than {_FETCH_S_MAX} s") from None
     if done.returncode or not any(folder.glob(f"{jar.artifact}-{jar.version}*.jar")):
-        raise _not_fetched(jar, _complaint(done.stdout + done.stderr))
+        raise _not_fetched(jar, wanted, _complaint(done.stdout + done.stderr))
 
 
 def _ivy() -> Path:
@@ -136,9 +173,9 @@ def _complaint(output: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _not_fetched(jar: Jar, reason: str) -> StorageError:
+def _not_fetched(jar: Jar, wanted: JarSet, reason: str) -> StorageError:
     return StorageError(
         f"{jar} could not be fetched: {reason}.",
         hint="a mirror is named with PENSTOCK_IVY_SETTINGS=settings.xml; without a network, set "
-        f"{BROKER.given} to a folder that holds the jars",
+        f"{wanted.given} to a folder that holds the jars",
     )

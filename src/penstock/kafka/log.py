@@ -307,14 +307,10 @@ class KafkaLog:
 
     def _ruined(self, settings: TopicSettings, found: list[Poison]) -> None:
         """Messages that are no records go, once, to a topic of their own, and reading goes on."""
-        name = f"{settings.name}{POISON}"
         fresh = [each for each in found if (settings.name, each.partition, each.offset) not in self._told]
         if not fresh:
             return
-        with contextlib.suppress(TopicExists):
-            schema = RecordSchema.of(_POISON_DDL)
-            self.create_topic(TopicSettings(name, schema, key=("place",), cleanup="compact"))
-        topic = self.settings(name)
+        topic = self.poison_topic(settings.name)
         rows = [
             {
                 "place": f"{each.partition}:{each.offset}", "partition": each.partition,
@@ -325,6 +321,14 @@ class KafkaLog:
         ]  # fmt: skip
         self._writing.append(topic, {0: [pa.RecordBatch.from_pylist(rows, schema=topic.stored)]})
         self._told.update((settings.name, each.partition, each.offset) for each in fresh)
+
+    def poison_topic(self, topic: str) -> TopicSettings:
+        """Where messages that are no records of a topic are put aside."""
+        name = f"{topic}{POISON}"
+        with contextlib.suppress(TopicExists):
+            schema = RecordSchema.of(_POISON_DDL)
+            self.create_topic(TopicSettings(name, schema, key=("place",), cleanup="compact"))
+        return self.settings(name)
 
     # ---- groups ---------------------------------------------------------------------------------------
 

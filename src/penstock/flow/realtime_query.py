@@ -1,0 +1,174 @@
+"""A real-time query: Spark's own source and sink do the work, so nothing here sees a row.
+
+Results are written at least once, and late rows are dropped by Spark, which counts them. What a query has
+read is noted when one of Spark's long batches ends; after a restart, what came since then is written again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import NotSupported
+from penstock.flow import connector, messages
+from penstock.flow.build import Build
+from penstock.flow.commit import Position
+from penstock.flow.offset import Ends, Offset, Point, at_rest
+from penstock.flow.plan import Scan, beginning
+from penstock.flow.query import Query, create_output, setting
+from penstock.log.log import AtomicProducer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BATCH = "1 minute"
+"""How long one of Spark's batches is: as much is written again after a restart."""
+
+_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion", "2"
+_ASIDE, _ASIDE_EVERY = "aside", "10 seconds"
+
+
+class RealtimeQuery(Query):
+    """One definition between Kafka and Kafka."""
+
+    ends_batches = False  # they are long, and nothing is whole at their ends
+    _producer: AtomicProducer | None = None
+    _known: Position | None = None
+    _checkpoint_name: str = ""
+    _start: str = "earliest"
+    _aside: StreamingQuery | None = None
+
+    @property
+    def position(self) -> Position | None:
+        return self._known
+
+    def start(
+        self, *, every: str | None, once: bool, rows_max: int | None = None, now_us: int | None = None
+    ) -> None:
+        """`every`: how long Spark's batches are. With `once` they are micro-batches, up to the end."""
+        (member,) = self.members
+        self.stop()  # what is left of an earlier start
+        self.check()
+        create_output(self._log, member, evolve=True)
+        self._producer = self._log.producer(self._place.producer)
+        self._known = self.stored
+        checkpoint = self._checkpoint(self._known.checkpoint if self._known else None)
+        self._start = self._starting(checkpoint.name)
+        build = self._build(further={"starting": self._start})
+        df = member.build(build)
+        if not once:
+            tasks = tasks_of(self._session, build, member.topics, stateful=member.stateful)
+            _check_slots(self._session, tasks)
+        settings = self._log.port.settings(member.output.name)
+        self._checkpoint_name = checkpoint.name
+        if self._known is None or self._known.checkpoint != checkpoint.name:
+            self._store(at_rest(self._known.batch.end if self._known else self._beginning()), spark_batch=-1)
+        self._put_aside(once=once)
+        writer: Any = self._sink(messages.messages(df, settings), checkpoint).queryName(self.name)
+        trigger: Any = {"availableNow": True} if once else {"realTime": every or BATCH}
+        with setting(self._session, *_STATE_FORMAT):  # also once: a real-time query must be able to go on
+            self.running = writer.outputMode("update").trigger(**trigger).start()
+
+    def look(self) -> None:
+        """Note how far it is, when one of Spark's batches has ended."""
+        if self.running is None:
+            return
+        if progress := self.running.lastProgress:
+            self._note(progress)
+        if self.running.isActive and self._aside is not None and not self._aside.isActive:
+            self._put_aside(once=False)
+
+    def stop(self) -> None:
+        super().stop()
+        if self._aside is not None:
+            self._aside.stop()
+
+    # ---- starting -----------------------------------------------------------------------------
+
+    def _beginning(self) -> Point:
+        return beginning(self._log, Scan(self.members[0].topics))
+
+    def _starting(self, checkpoint: str) -> str:
+        """Where a new checkpoint begins: state is made of everything before, and what has none goes on."""
+        if self._known is None or self.stateful or self._known.checkpoint == checkpoint:
+            return "earliest"
+        ends = self._known.batch.end.ends
+        return json.dumps({topic: {str(n): end for n, end in enumerate(of)} for topic, of in ends.items()})
+
+    def _sink(self, df: DataFrame, checkpoint: Path) -> Any:
+        chosen = {**connector.options(self._place.log), "checkpointLocation": str(checkpoint)}
+        return df.writeStream.format("kafka").options(**chosen)
+
+    def _put_aside(self, *, once: bool) -> None:
+        """What is no record goes to a topic of its own, by a query of its own.
+
+        Real-time mode takes no second branch. With `once`, this returns when that is done.
+        """
+        from penstock.kafka.log import POISON, KafkaLog
+
+        topics, port = self.members[0].topics, self._log.port
+        assert isinstance(port, KafkaLog)
+        settings = port.settings(topics[0])
+        if messages.is_bytes(settings):  # every message is a record
+            return
+        for topic in topics:
+            port.poison_topic(topic)
+        raw = connector.source(self._session, self._place.log, topics, starting=self._start)
+        checkpoint = self._place.folder / self._checkpoint_name / _ASIDE
+        writer = self._sink(messages.misfits(raw, settings, POISON), checkpoint)
+        trigger: Any = {"availableNow": True} if once else {"processingTime": _ASIDE_EVERY}
+        self._aside = writer.queryName(f"{self.name}.{_ASIDE}").trigger(**trigger).start()
+        if once and self._aside is not None:
+            self._aside.awaitTermination()
+
+    # ---- how far it is ------------------------------------------------------------------------
+
+    def _note(self, progress: Any) -> None:
+        known, (source, *_) = self._known, progress["sources"]
+        number, ends = int(progress["batchId"]), _ends(source["endOffset"])
+        if known is None or number <= known.spark_batch or not ends:
+            return
+        dropped = sum(int(op["numRowsDroppedByWatermark"]) for op in progress["stateOperators"])
+        batch = Offset(known.batch.end, Point(ends), rows=int(progress["numInputRows"]), unusable=dropped)
+        self._store(batch, spark_batch=number, took_ms=int(progress["batchDuration"]))
+        self._hold(batch)
+
+    def _store(self, batch: Offset, *, spark_batch: int, took_ms: int = 0) -> None:
+        """In the log, where others find it."""
+        assert self._producer is not None
+        known = self._known
+        number = known.number + 1 if known else 0
+        late = batch.unusable
+        position = Position(self.identity, self._checkpoint_name, spark_batch, number, batch, evicted_ms=0)
+        note = {
+            "query": self._place.producer, "version": 0, "number": number,
+            "batch": json.dumps(batch.to_json()), "rows": batch.rows, "changes": 0, "late": late,
+            "watermark": None, "planned": None, "took_ms": took_ms,
+        }  # fmt: skip
+        self._producer.append({self.history: note}, position=position.encode())
+        self._known = position
+
+
+def _ends(offset: str | None) -> Ends:
+    """Spark's offsets of a Kafka source as ours."""
+    found = json.loads(offset or "{}")
+    return {topic: tuple(of[str(n)] for n in range(len(of))) for topic, of in found.items()}
+
+
+def tasks_of(session: SparkSession, build: Build, topics: tuple[str, ...], *, stateful: bool) -> int:
+    """How many tasks a query has, all at once."""
+    reading = sum(build.log.port.settings(topic).partitions for topic in topics)
+    return reading + (int(session.conf.get("spark.sql.shuffle.partitions") or 0) if stateful else 0)
+
+
+def _check_slots(session: SparkSession, tasks: int) -> None:
+    context: Any = session.sparkContext._jsc.sc()
+    slots = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+    if slots <= tasks:
+        raise NotSupported(
+            f"real-time mode runs {tasks} tasks at once, and Spark has room for {slots} in all.",
+            hint=f'start Spark with more: spark="local[{tasks + slots}]", or more cores in the cluster',
+        )
