@@ -268,7 +268,7 @@ def create_output(log: Log, member: Analysed, *, evolve: bool, options: bool = T
     """
     name = member.output.name
     # First: a topic with a history beside it is a definition's.
-    _create(log, TopicSettings(f"{name}{outputs.BATCHES}", outputs.HISTORY), evolve=evolve)
+    _create(log, TopicSettings(f"{name}{outputs.BATCHES}", outputs.HISTORY, format="json"), evolve=evolve)
     declared = [*member.definition.options] if options and member.output.kind == "stream" else []
     _create(log, _output_topic(log, member), evolve=evolve, declared=declared)
     if member.late_columns is not None:

@@ -103,7 +103,7 @@ def _fetch(wanted: JarSet, folder: Path) -> None:
 def _fetch_one(jar: Jar, folder: Path) -> None:
     settings = os.environ.get("PENSTOCK_IVY_SETTINGS")
     command = [
-        java(), "-jar", str(_ivy()), "-cache", str(cache() / "ivy"),
+        java(), "-jar", str(ivy()), "-cache", str(cache() / "ivy"),
         *(("-settings", settings) if settings else ()),
         "-dependency", jar.group, jar.artifact, jar.version, "-confs", "default",
         "-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
@@ -116,7 +116,7 @@ def _fetch_one(jar: Jar, folder: Path) -> None:
         raise _not_fetched(jar, _complaint(done.stdout + done.stderr))
 
 
-def _ivy() -> Path:
+def ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")
     for place in spec.submodule_search_locations or () if spec else ():
         for found in Path(place).glob("jars/ivy-*.jar"):
