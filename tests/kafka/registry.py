@@ -19,6 +19,7 @@ from typing import Any
 from tests.servers import Unavailable, free_port
 from tests.waiting import wait_until
 
+from penstock.kafka.cluster import State
 from penstock.kafka.jars import cache, ivy, java
 
 _NAME, _VERSION = "apicurio-registry-app", "2.6.13.Final"
@@ -30,7 +31,7 @@ _WANTED = f"""
   <info organisation="penstock" module="registry"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="io.apicurio" name="{_NAME}" rev="{_VERSION}" transitive="false" conf="default->master(*)">
+    <dependency org="io.apicurio" name="{_NAME}" rev="{_VERSION}" transitive="false" conf="*->master(*)">
       <artifact name="{_NAME}" type="tar.gz" ext="tar.gz" m:classifier="all"/>
     </dependency>
   </dependencies>
@@ -118,3 +119,7 @@ def _fetched(place: Path) -> Path:
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
         raise Unavailable(f"schema registry: it could not be fetched: {' '.join(last)}")
     return archive
+
+
+def with_registry(kafka: State, url: str) -> str:
+    return f"{kafka.url}?schema.registry.url={url}"

@@ -72,7 +72,7 @@ class Avro:
 
     def altered(self, current: TopicSettings, wanted: TopicSettings) -> None:
         """Register the new schema of a topic. That of a topic of another program is its own business."""
-        if wanted.schema != current.schema and self._is_ours(current):
+        if self._is_ours(current):
             self._number(wanted)
 
     def deleted(self, settings: TopicSettings) -> None:
@@ -167,7 +167,7 @@ def _decoded(schema: Any, value: bytes, number: int) -> Mapping[str, Any]:
     try:
         found: Any = fastavro.schemaless_reader(body, schema, None)
     except Exception as error:  # whatever garbage makes of its reader
-        raise BadRecord(f"its bytes are no record of schema {number} ({type(error).__name__}).") from error
+        raise BadRecord(f"its bytes are no record of schema {number}.") from error
     if body.tell() != len(value):
         raise BadRecord(f"{len(value) - body.tell()} bytes are left over after a record of schema {number}.")
     if not isinstance(found, Mapping):

@@ -178,7 +178,7 @@ def given(dtype: ArrowType, value: Any) -> Any:
 
 
 def taken(dtype: ArrowType, value: Any) -> Any:
-    """A value that was read, as far as a column has a place for it. What does not fit stays, and is refused."""
+    """A value that was read, as far as a column has a place for it; what does not fit is refused later."""
     if _is.is_struct(dtype) and isinstance(value, dict):
         return {field.name: taken(field.type, value[field.name]) for field in dtype if field.name in value}
     if _is.is_list(dtype) and isinstance(value, list):

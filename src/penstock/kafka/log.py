@@ -187,7 +187,7 @@ class KafkaLog:
         current = self.settings(name)
         ends = tuple(self.bounds(name, number)[1] for number in range(current.partitions))
         changed = declared.altered(current, wanted, ends=ends, now_us=time.time_ns() // 1_000)
-        if current.format == "avro":
+        if current.format == "avro" and changed.schema != current.schema:
             self._codec.avro(current).altered(current, changed)
         if changed.partitions > current.partitions:
             self._clients.done(

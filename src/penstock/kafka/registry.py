@@ -26,7 +26,7 @@ _OPTIONS = (_URL, _USER, _CA, _CERTIFICATE, _KEY)
 _TYPE = "application/vnd.schemaregistry.v1+json"
 _ANSWER_S = 10.0
 _ROUNDS, _PAUSE_S = 2, 0.2
-_GONE = {404}
+_GONE = {40401, 40402, 40403}  # no such subject, version, schema; another 404 comes of a wrong address
 _NOT_ALLOWED = {401, 403}
 _REFUSED = {409, 422}
 _PASSING = {408, 429, 500, 502, 503, 504}
@@ -75,9 +75,7 @@ class Registry:
     def register(self, subject: str, schema: str) -> int:
         """Its number; the one it has, where it is registered already."""
         path = f"/subjects/{_quoted(subject)}/versions"
-        found = self._ask("POST", path, {"schema": schema}, subject=subject)
-        if found is None:
-            raise StorageError(f"{self} knows nothing of {path}.", hint=f"check {PREFIX}{_URL}")
+        found: Any = self._ask("POST", path, {"schema": schema}, subject=subject)
         return int(found["id"])
 
     def delete(self, subject: str) -> None:
@@ -97,9 +95,9 @@ class Registry:
                 try:
                     return self._answer(method, f"{url}{path}", body)
                 except urllib.error.HTTPError as error:
-                    if error.code in _GONE:
+                    number, reason = _said(error)
+                    if number in _GONE:
                         return None
-                    reason = _said(error)
                     if error.code not in _PASSING:
                         raise self._refusal(error.code, reason, subject) from None
                 except (OSError, http.client.HTTPException, ValueError) as error:
@@ -122,7 +120,7 @@ class Registry:
             return NotAllowed(str(self), reason)
         if code in _REFUSED and subject:
             return SchemaRefused(str(self), subject, reason)
-        return StorageError(f"{self} answers {code}: {reason}.", hint=f"check {PREFIX}{_URL}")
+        return StorageError(f"{self} refuses: {reason}.", hint=f"check {PREFIX}{_URL}")
 
 
 def _check(options: Mapping[str, str]) -> None:
@@ -148,12 +146,13 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _said(error: urllib.error.HTTPError) -> str:
-    """The registry's own words, or HTTP's."""
+def _said(error: urllib.error.HTTPError) -> tuple[int, str]:
+    """The registry's own number and words, or HTTP's."""
     try:
-        return str(json.loads(error.read())["message"]).rstrip(".")
+        said = json.loads(error.read())
+        return int(said["error_code"]), str(said["message"]).rstrip(".")
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason}"
+        return error.code, f"{error.code} {error.reason}"
 
 
 def _registered(found: Any | None) -> Registered | None:
