@@ -131,6 +131,18 @@ def test_or_the_schema_that_it_is_given(log: ps.Log, elsewhere: Elsewhere, regis
     assert len(registry.versions(f"{name}-value")) == 1  # reading registers nothing
 
 
+def test_what_another_program_owns_is_not_appended_to_against_its_schema(
+    log: ps.Log, elsewhere: Elsewhere, registry: Running
+) -> None:
+    name = elsewhere.topic(fresh("foreign"))
+    elsewhere.write(name, record(("id", "long")), {"id": 1})
+    topic = log.create_topic(name)
+    with pytest.raises(ps.SchemaRefused):
+        topic.append({"id": 2})
+    assert list(topic.rows()) == [{"id": 1}]
+    assert len(registry.versions(f"{name}-value")) == 1
+
+
 def test_an_app_takes_the_schema_of_the_registry(url: str, home: Path, elsewhere: Elsewhere) -> None:
     name = elsewhere.topic(fresh("foreign"))
     elsewhere.write(name, record(("id", "long")), {"id": 1})

@@ -10,8 +10,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from tests.cli.command import Command
 from tests.kafka.elsewhere import fresh
 from tests.kafka.registry import Running, with_registry
 from tests.servers import free_port
@@ -124,7 +126,7 @@ def guarded(registry: Running, user: str) -> Iterator[str]:
         server.server_close()
 
 
-def test_a_registry_may_ask_for_a_password(kafka: State, registry: Running) -> None:
+def test_a_registry_may_ask_for_a_password(kafka: State, registry: Running, home: Path) -> None:
     with guarded(registry, "ann:p@ss/word") as door:
         for url in (
             with_registry(kafka, f"http://ann:p%2540ss%252Fword@{door}"),  # in an address within an address
@@ -134,6 +136,8 @@ def test_a_registry_may_ask_for_a_password(kafka: State, registry: Running) -> N
                 topic = log.create_topic(fresh("orders"), "id BIGINT")
                 topic.append({"id": 1})
                 assert list(topic.rows()) == [{"id": 1}]
+            told = Command(home).json("topic", "list", "--home", url)
+            assert told["home"] == kafka.url  # and no password
         with open_log(with_registry(kafka, f"http://ann:wrong@{door}")) as log:
             with pytest.raises(ps.NotAllowed, match=f"http://{door} refuses: who are you") as refused:
                 log.create_topic(fresh("orders"), "id BIGINT")

@@ -52,6 +52,7 @@ class Avro:
             return replace(wanted, format="json")
         declared = replace(wanted, format=wanted.format or "avro")
         if declared.format == "avro":
+            self._numbers.pop(_key(declared), None)  # of a topic that another process has deleted
             self._number(declared)
         return declared
 
