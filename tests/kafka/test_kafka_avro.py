@@ -290,6 +290,8 @@ def test_topics_of_json_go_on(kafka: State, url: str, elsewhere: Elsewhere, regi
 def test_a_json_topic_of_another_program_is_read_beside_a_registry(log: ps.Log, elsewhere: Elsewhere) -> None:
     name = elsewhere.topic(fresh("foreign"))
     elsewhere.send(name, b'{"id": 1}')
+    with pytest.raises(ps.BadSchema, match=f"{name}-value"):
+        log.create_topic(name, format="avro")
     assert list(log.create_topic(name, "id BIGINT").rows()) == [{"id": 1}]
 
 

@@ -58,10 +58,15 @@ class Avro:
 
     def adopted(self, wanted: TopicSettings) -> TopicSettings:
         """A topic of another program: Avro if the registry knows it. Nothing is registered for it."""
+        if wanted.format == "json":
+            return wanted
         found = self._registry.version(_subject(wanted.name))
         is_avro = found is not None and found.kind == "AVRO"
         declared = replace(wanted, format=wanted.format or ("avro" if is_avro else "json"))
-        if declared.format == "json" or declared.schema != _BYTES:
+        if declared.format == "json":
+            return declared
+        if declared.schema != _BYTES:
+            _key(declared)  # raises where Avro does not take a name
             return declared
         if found is None or not is_avro:
             raise BadSchema(

@@ -128,12 +128,21 @@ def _check(options: Mapping[str, str]) -> None:
     if unknown:
         known = ", ".join(f"{PREFIX}{name}" for name in _OPTIONS)
         raise BadOption(f'there is no option "{PREFIX}{unknown[0]}".', hint=f"there are: {known}")
-    for url in options.get(_URL, "").split(","):
-        parts = urlsplit(url.strip())
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise BadOption(
-                f"{PREFIX}{_URL} is no address of a schema registry.", hint="write it as http://host:port"
-            )
+    if not all(_is_address(url.strip()) for url in options.get(_URL, "").split(",")):
+        raise BadOption(
+            f"{PREFIX}{_URL} is no address of a schema registry.",
+            hint=f"write it as http://host:port, and a user and a password as {PREFIX}{_USER}",
+        )
+
+
+def _is_address(url: str) -> bool:
+    """Not so where a sign in a password ends the host: a part of it would be shown as host or path."""
+    parts = urlsplit(url)
+    try:
+        whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    return whole and parts.scheme in ("http", "https") and "@" not in parts.path + parts.query
 
 
 def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
