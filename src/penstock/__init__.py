@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.errors import QueryFailed as QueryFailed
     from penstock.errors import RecordsLost as RecordsLost
     from penstock.errors import RecordTooLarge as RecordTooLarge
+    from penstock.errors import SchemaRefused as SchemaRefused
     from penstock.errors import SegmentMissing as SegmentMissing
     from penstock.errors import SeveralRowsPerKey as SeveralRowsPerKey
     from penstock.errors import StorageError as StorageError
@@ -149,6 +150,7 @@ __all__ = [
     "QueryFailed",
     "RecordTooLarge",
     "RecordsLost",
+    "SchemaRefused",
     "SegmentMissing",
     "SeveralRowsPerKey",
     "StorageError",

@@ -7,6 +7,7 @@ PenstockError
 │   ├── BadName
 │   ├── BadSchema             a schema that cannot be read
 │   ├── IncompatibleSchema    a schema change that would lose data
+│   ├── SchemaRefused         a schema registry does not take it
 │   ├── BadRecord             wrong type, missing or unknown column, missing key
 │   ├── RecordTooLarge
 │   ├── BadOption             an option or a value outside its range
@@ -112,6 +113,17 @@ class IncompatibleSchema(BadInput):
         super().__init__(
             f'column "{column}": {reason}.',
             hint="nullable columns may be added and types widened; for anything else create a new topic",
+        )
+
+
+class SchemaRefused(BadInput):
+    """A schema registry does not take a schema, as a rule because older records could not be read by it."""
+
+    def __init__(self, registry: str, subject: str, reason: str) -> None:
+        self.registry, self.subject, self.reason = registry, subject, reason
+        super().__init__(
+            f'{registry} refuses the schema of "{subject}": {reason}.',
+            hint="add columns that may be null; for anything else create a new topic",
         )
 
 

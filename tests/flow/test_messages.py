@@ -117,6 +117,7 @@ def test_of_a_topic_of_bytes_every_message_is_a_record(spark: SparkSession) -> N
             TopicSettings("t", RecordSchema.of("k BIGINT"), key=("k",), cleanup="compact"),
             "deletes have no value",
         ),
+        (TopicSettings("t", RecordSchema.of("k BIGINT"), format="avro"), "is Avro"),
         (TopicSettings("t", RecordSchema.of("a ARRAY<BINARY>")), "column of BINARY"),
         (TopicSettings("t", RecordSchema.of("m MAP<BIGINT, STRING>")), "keys that are no text"),
     ],

@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.kafka.address import Address
 from penstock.kafka.clients import Clients
 from penstock.kafka.cluster import State
-from penstock.kafka.records import Outgoing
+from penstock.kafka.records import Codec, Outgoing
 from penstock.kafka.table import Table
 from penstock.kafka.writing import Writing
 
@@ -42,7 +42,7 @@ class Failing:
 
 def test_what_came_with_an_error_is_kept(clients: Clients) -> None:
     table = Table(clients, f"table-{uuid4().hex[:8]}", partitions=1)
-    writing = Writing(clients)
+    writing = Writing(clients, Codec())
     try:
         table.read()
         table._consumer = failing = Failing(table._consumer)  # type: ignore[assignment]

@@ -24,6 +24,7 @@ from penstock.log.port import LogPort, Position
 from penstock.log.settings import TopicSettings, check_name
 from penstock.log.topic import Topic
 from penstock.opening import address_of, is_kafka, open_log
+from penstock.schema import RecordSchema
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -358,8 +359,11 @@ def _create(log: Log, wanted: TopicSettings) -> None:
 
 def _brought_up(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:
     """What is declared now, on what a topic has become."""
+    if known.format == "avro" and wanted.schema == RecordSchema.of(None):  # it came from the registry
+        wanted = replace(wanted, schema=known.schema, key=known.key)
     return replace(
         wanted,
+        format=wanted.format or known.format,
         schema=known.schema.evolve_to(wanted.schema),
         partitions=max(known.partitions, wanted.partitions),
         version=known.version,

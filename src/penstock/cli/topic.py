@@ -34,6 +34,11 @@ class Durability(StrEnum):
     os = "os"
 
 
+class Format(StrEnum):
+    json = "json"
+    avro = "avro"
+
+
 DURABILITY = {
     "fsync": "fsync: what was acknowledged survives power loss",
     "os": "os: what was acknowledged survives a crash of the program, not power loss",
@@ -105,6 +110,10 @@ def create(
         typer.Option(help="fsync: acknowledged records survive power loss. os: only a crash of the program."),
     ] = Durability.fsync,
     archive: Annotated[bool, typer.Option("--archive", help="Turn old segments into Parquet files.")] = False,
+    format: Annotated[
+        Format | None,
+        typer.Option(help="On Kafka: json, or avro, which it is where the address names a schema registry."),
+    ] = None,
     max_record_bytes: MaxRecord = None,
     segment_bytes: SegmentBytes = None,
     tombstones: Tombstones = None,
@@ -123,7 +132,8 @@ def create(
         topic = log.create_topic(
             name, schema, key=key or [], event_time=event_time, partitions=count, cleanup=cleanup.value,
             retention=None if _is_none(retention) else retention, retention_bytes=_size(retention_bytes),
-            durability=durability.value, archive=archive, if_missing=if_missing, **limits,
+            durability=durability.value, archive=archive, if_missing=if_missing,
+            format=format and format.value, **limits,
         )  # fmt: skip
     _show_creation(session, topic.settings, existed=existed)
 
@@ -149,9 +159,9 @@ def list_(ctx: typer.Context, home: Home = None, as_json: AsJson = False) -> Non
         with session.log() as log:
             found = [_summary(log, name) for name in log.topics()]
     if session.json:
-        output.emit({"home": session.address, "topics": found})
+        output.emit({"home": session.where, "topics": found})
     elif not found:
-        output.note(f"no topics in {session.address}; create one with: penstock topic create NAME")
+        output.note(f"no topics in {session.where}; create one with: penstock topic create NAME")
     else:
         columns = ("topic", "partitions#", "records#", "size#", "last append", "schema~")
         output.show(output.table(columns, [_list_row(one) for one in found]))
@@ -228,6 +238,7 @@ def _described(settings: TopicSettings) -> list[tuple[str, str]]:
         ("keeps", _keeps(settings)),
         ("archive", output.escape(_archive(settings)) if settings.archive else ""),
         ("durability", DURABILITY[settings.durability]),
+        ("format", settings.format or ""),
         ("limits", f"records up to {largest}, segments of {segment}"),
     ]
     return [(name, value) for name, value in pairs if value]

@@ -189,6 +189,10 @@ def _check_shape(
         ):
             raise definition.wrong("there is a row for every window.", 'take "window" into the key')
     elif definition.realtime:
+        if definition.options.get("format") == "avro":
+            raise definition.wrong(
+                "real-time mode writes no Avro.", 'say format="json", or leave latency= out'
+            )
         if stateful and not key:
             raise definition.wrong(
                 "a row of it replaces the one before.", 'say which one: @app.stream(key="page", …)'

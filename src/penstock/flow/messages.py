@@ -49,7 +49,9 @@ def is_bytes(settings: TopicSettings) -> bool:
 def check_readable(settings: TopicSettings) -> None:
     """Raises BadDefinition for a topic whose messages only Python can read."""
     reason = ""
-    if settings.compacted:
+    if settings.format == "avro":
+        reason = "is Avro"
+    elif settings.compacted:
         reason = "is compacted, and its deletes have no value"
     elif settings.sent_time is not None:
         reason = "has an event time that is corrected by several clocks"

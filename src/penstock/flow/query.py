@@ -278,7 +278,7 @@ def create_output(log: Log, member: Analysed, *, evolve: bool, options: bool = T
     """
     name = member.output.name
     # First: a topic with a history beside it is a definition's.
-    _create(log, TopicSettings(f"{name}{outputs.BATCHES}", outputs.HISTORY), evolve=evolve)
+    _create(log, TopicSettings(f"{name}{outputs.BATCHES}", outputs.HISTORY, format="json"), evolve=evolve)
     declared = [*member.definition.options] if options and member.output.kind == "stream" else []
     _create(log, _output_topic(log, member), evolve=evolve, declared=declared)
     if member.late_columns is not None:
@@ -309,6 +309,7 @@ def _output_topic(log: Log, member: Analysed) -> TopicSettings:
         event_time=options.pop("event_time", member.time),
         lateness_ms=options.pop("lateness_ms", _lateness_ms(member, sources)),
         ahead_ms=options.pop("ahead_ms", max(source.ahead_ms for source in sources)),
+        format=options.pop("format", "json" if member.definition.realtime else None),
         **options,
     )
 

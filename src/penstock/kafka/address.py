@@ -1,7 +1,8 @@
 """`kafka://host:port,host:port?option=value`: where a cluster is, and how to talk to it.
 
 Options are librdkafka's own names (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …). A user and a
-password before the hosts stand for `sasl.username` and `sasl.password`.
+password before the hosts stand for `sasl.username` and `sasl.password`. What begins with `schema.registry.`
+is for the registry of Avro schemas.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadOption, NotSupported
+from penstock.kafka.registry import PREFIX
 
 SCHEME = "kafka://"
 _HINT = (
@@ -23,6 +25,7 @@ _HINT = (
 class Address:
     servers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # there may be a password in them
+    registry: Mapping[str, str] = field(default_factory=dict, repr=False)  # and in these
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -36,7 +39,9 @@ class Address:
             sasl = {"sasl.username": unquote(name), "sasl.password": unquote(password)}
             defaults = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
             options = {**defaults, **sasl, **options}
-        return cls(servers, options)
+        registry = {k.removeprefix(PREFIX): v for k, v in options.items() if k.startswith(PREFIX)}
+        options = {name: value for name, value in options.items() if not name.startswith(PREFIX)}
+        return cls(servers, options, registry)
 
     @staticmethod
     def shown(url: str) -> str:

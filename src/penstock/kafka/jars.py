@@ -139,7 +139,7 @@ def _fetch(wanted: JarSet, folder: Path) -> None:
 def _fetch_one(jar: Jar, wanted: JarSet, folder: Path) -> None:
     settings = os.environ.get("PENSTOCK_IVY_SETTINGS")
     command = [
-        java(), "-jar", str(_ivy()), "-cache", str(cache() / "ivy"),
+        java(), "-jar", str(ivy()), "-cache", str(cache() / "ivy"),
         *(("-settings", settings) if settings else ()),
         *(("-notransitive",) if wanted.complete else ()),
         "-dependency", jar.group, jar.artifact, jar.version, "-confs", "default",
@@ -153,7 +153,7 @@ def _fetch_one(jar: Jar, wanted: JarSet, folder: Path) -> None:
         raise _not_fetched(jar, wanted, _complaint(done.stdout + done.stderr))
 
 
-def _ivy() -> Path:
+def ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")
     for place in spec.submodule_search_locations or () if spec else ():
         for found in Path(place).glob("jars/ivy-*.jar"):

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
@@ -26,14 +27,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.errors import Contended, TopicExists, UnknownTopic
+from penstock.errors import Contended, NotSupported, TopicExists, UnknownTopic
 from penstock.kafka.address import Address
 from penstock.kafka.clients import ANSWER_S, Clients
 from penstock.kafka.groups import Groups
 from penstock.kafka.membership import KafkaMember
 from penstock.kafka.reading import Reading
-from penstock.kafka.records import Outgoing, Poison, outgoing
+from penstock.kafka.records import Codec, Outgoing, Poison
 from penstock.kafka.refusals import error_of
+from penstock.kafka.registry import Registry
 from penstock.kafka.table import Table
 from penstock.kafka.transactions import LEDGER, Transactions
 from penstock.kafka.writing import Writing
@@ -51,6 +53,9 @@ from penstock.log.port import (
 from penstock.log.settings import TopicSettings, check_name
 from penstock.schema import RecordSchema
 
+if TYPE_CHECKING:
+    from penstock.kafka.avro import Avro
+
 SCHEMAS = "_penstock_schemas"
 POISON = ".poison"
 _LEDGER_PARTITIONS = 16  # a producer that dies inside a transaction holds back those in its partition
@@ -66,10 +71,13 @@ class KafkaLog:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._clients = Clients(Address.parse(url))
+        address = Address.parse(url)
+        self._avro = _avro(address)
+        self._codec = Codec(self._avro)
+        self._clients = Clients(address)
         self._clients.check()
         self._schemas = Table(self._clients, SCHEMAS, partitions=1)
-        self._reading = Reading(self._clients, self._ruined)
+        self._reading = Reading(self._clients, self._codec, self._ruined)
         self._groups = Groups(self._clients, self._reading)
         self._mutex = threading.RLock()
         # Made by whoever writes first: Spark's workers only read, and each has a log of its own.
@@ -84,7 +92,7 @@ class KafkaLog:
     def _writing(self) -> Writing:
         with self._mutex:
             if self._writer is None:
-                self._writer = Writing(self._clients)
+                self._writer = Writing(self._clients, self._codec)
             return self._writer
 
     @property
@@ -92,7 +100,7 @@ class KafkaLog:
         with self._mutex:
             if self._atomic is None:
                 ledger = Table(self._clients, LEDGER, partitions=_LEDGER_PARTITIONS)
-                self._atomic = Transactions(self._clients, ledger)
+                self._atomic = Transactions(self._clients, ledger, self._codec)
             return self._atomic
 
     # ---- topics ------------------------------------------------------------------------------------
@@ -111,14 +119,16 @@ class KafkaLog:
             return None
         before = self._parsed.get(name)
         if before is None or before[0] != stored:
-            before = self._parsed[name] = stored, TopicSettings.from_json(json.loads(stored))
+            settings = TopicSettings.from_json(json.loads(stored))
+            before = self._parsed[name] = stored, replace(settings, format=settings.format or "json")
         return before[1]
 
     def _of_bytes(self, name: str) -> TopicSettings:
         found = self._partitions()
         if name not in found:
             raise UnknownTopic(name, known=[each for each in found if not each.startswith("_")])
-        return TopicSettings(name, RecordSchema.of(None), partitions=found[name], key=("key",))
+        count = found[name]
+        return TopicSettings(name, RecordSchema.of(None), partitions=count, key=("key",), format="json")
 
     def _partitions(self) -> dict[str, int]:
         """How many each topic of the cluster has."""
@@ -131,13 +141,21 @@ class KafkaLog:
         wanted = replace(wanted, id=uuid.uuid4().hex)
         there = self._partitions().get(wanted.name)
         if there is None:
+            wanted = self._formatted(wanted)
             self._create(wanted, dated=dated)
         elif self._known(wanted.name, anew=True) is not None:
             raise TopicExists(wanted.name)
         else:  # somebody else's: from here on it has a schema
-            wanted = replace(wanted, partitions=there)
+            wanted = self._formatted(replace(wanted, partitions=there), foreign=True)
         self.declare(wanted)
         return wanted
+
+    def _formatted(self, wanted: TopicSettings, *, foreign: bool = False) -> TopicSettings:
+        """With how its records are written. A registry that refuses its schema does so here."""
+        if self._avro is None and wanted.format != "avro":
+            return replace(wanted, format="json")
+        avro = self._codec.avro(wanted)
+        return avro.adopted(wanted) if foreign else avro.created(wanted)
 
     def _create(self, wanted: TopicSettings, *, dated: bool) -> None:
         deadline = time.monotonic() + ANSWER_S
@@ -169,6 +187,8 @@ class KafkaLog:
         current = self.settings(name)
         ends = tuple(self.bounds(name, number)[1] for number in range(current.partitions))
         changed = declared.altered(current, wanted, ends=ends, now_us=time.time_ns() // 1_000)
+        if current.format == "avro" and changed.schema != current.schema:
+            self._codec.avro(current).altered(current, changed)
         if changed.partitions > current.partitions:
             self._clients.done(
                 self._clients.admin.create_partitions([NewPartitions(name, changed.partitions)])
@@ -190,7 +210,9 @@ class KafkaLog:
             self._clients.done(self._clients.admin.incremental_alter_configs([resource]))
 
     def delete_topic(self, name: str) -> None:
-        self.settings(name)
+        settings = self.settings(name)
+        if settings.format == "avro" and self._avro is not None:
+            self._avro.deleted(settings)
         (gone,) = self._clients.admin.delete_topics([name]).values()
         with self._clients.translating():
             try:
@@ -285,7 +307,7 @@ class KafkaLog:
         own = batch.select(settings.stored.names)
         messages = (
             (partition, replace(message, appended_us=time_us))
-            for message, time_us in zip(outgoing(settings, own), times, strict=True)
+            for message, time_us in zip(self._codec.outgoing(settings, own), times, strict=True)
         )
         return self._writing.send(settings.name, messages)[partition]
 
@@ -327,7 +349,8 @@ class KafkaLog:
         name = f"{topic}{POISON}"
         with contextlib.suppress(TopicExists):
             schema = RecordSchema.of(_POISON_DDL)
-            self.create_topic(TopicSettings(name, schema, key=("place",), cleanup="compact"))
+            # Not Avro: what cannot be read may be the registry's fault.
+            self.create_topic(TopicSettings(name, schema, key=("place",), cleanup="compact", format="json"))
         return self.settings(name)
 
     # ---- groups ---------------------------------------------------------------------------------------
@@ -370,6 +393,19 @@ class KafkaLog:
         for opened in (self._atomic, self._writer, self._schemas, self._clients):
             if opened is not None:
                 opened.close()
+
+
+def _avro(address: Address) -> Avro | None:
+    if not address.registry:
+        return None
+    try:
+        from penstock.kafka.avro import Avro
+    except ModuleNotFoundError as error:
+        raise NotSupported(
+            "Avro is written and read with fastavro, which is not installed.",
+            hint='pip install "penstock[avro]"',
+        ) from error
+    return Avro(Registry(address.registry))
 
 
 def _kept(value: bytes | None) -> bytes | None:

@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, Top
 
 from penstock.errors import BadOption, OffsetOutOfRange
 from penstock.kafka.clients import ANSWER_S, Clients
-from penstock.kafka.records import Poison, incoming
+from penstock.kafka.records import Codec, Poison
 from penstock.log.settings import TopicSettings
 
 _MANY = 10_000
@@ -23,8 +23,9 @@ Ruined = Callable[[TopicSettings, list[Poison]], None]
 class Reading:
     """Thread-safe."""
 
-    def __init__(self, clients: Clients, ruined: Ruined) -> None:
+    def __init__(self, clients: Clients, codec: Codec, ruined: Ruined) -> None:
         self._clients = clients
+        self._codec = codec
         self._ruined = ruined
 
     def bounds(self, settings: TopicSettings, partition: int) -> tuple[int, int]:
@@ -58,7 +59,7 @@ class Reading:
 
     def _records(self, settings: TopicSettings, messages: list[Message]) -> Iterator[pa.RecordBatch]:
         poison: list[Poison] = []
-        batch = incoming(settings, messages, poison)
+        batch = self._codec.incoming(settings, messages, poison)
         if poison:
             self._ruined(settings, poison)
         if batch is not None:

@@ -1,7 +1,8 @@
-"""Records as Kafka messages: a JSON object per record, or bytes as they are.
+"""Records as Kafka messages: a JSON object or Avro per record, or bytes as they are.
 
 A topic of bytes (the default schema) is Kafka's own key, value and headers. Any other has JSON in the value,
-as `penstock produce` reads it, and the text of the key columns as its key. A delete has no value.
+as `penstock produce` reads it, or Avro where it is declared so, and the text of the key columns as its key. A
+delete has no value.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import BadRecord
+from penstock.errors import BadOption, BadRecord
 from penstock.log import keys, rows
 from penstock.log.decode import decode
 from penstock.log.json_rows import from_json, to_json
@@ -27,6 +28,8 @@ from penstock.schema import ArrowArray, ArrowType, RecordSchema
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+    from penstock.kafka.avro import Avro
 
 APPENDED = "penstock.appended"
 """A header: when a record was first appended, to the microsecond, where it was copied from another log."""
@@ -56,17 +59,87 @@ class Poison:
     reason: str
 
 
-def outgoing(settings: TopicSettings, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-    if settings.schema == _BYTES:
-        for row in decode(batch):
-            yield _bytes_out(row)
-        return
-    texts = keys.key_bytes(batch, settings.key).to_pylist()
-    names = settings.schema.names
-    columns = [_written(batch.column(name)) for name in names]
-    deleted = batch.column("_deleted").to_pylist() if settings.compacted else [False] * batch.num_rows
-    for key, gone, *values in zip(texts, deleted, *columns, strict=True):
-        yield Outgoing(key, None if gone else orjson.dumps(dict(zip(names, values, strict=True))))
+class Codec:
+    """Between batches of records and the messages of one cluster. Thread-safe."""
+
+    def __init__(self, avro: Avro | None = None) -> None:
+        """Without `avro`, topics of Avro are refused."""
+        self._avro = avro
+
+    def outgoing(self, settings: TopicSettings, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        if settings.schema == _BYTES:
+            for row in decode(batch):
+                yield _bytes_out(row)
+            return
+        texts = keys.key_bytes(batch, settings.key).to_pylist()
+        deleted = batch.column("_deleted").to_pylist() if settings.compacted else [False] * batch.num_rows
+        found, encode = self._rows(settings, batch.select(settings.schema.names))
+        for key, gone, row in zip(texts, deleted, found, strict=True):
+            yield Outgoing(key, None if gone else encode(row))
+
+    def _rows(
+        self, settings: TopicSettings, batch: pa.RecordBatch
+    ) -> tuple[Iterator[dict[str, Any]], Callable[[Mapping[str, Any]], bytes]]:
+        """Rows, and what makes bytes of one."""
+        if settings.format == "avro":
+            return iter(decode(batch)), self.avro(settings).encoder(settings)
+        names = batch.schema.names
+        columns = [_written(column) for column in batch.columns]
+        return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)), orjson.dumps
+
+    def avro(self, settings: TopicSettings) -> Avro:
+        if self._avro is None:
+            raise BadOption(
+                f'topic "{settings.name}" is one of Avro, and no schema registry is named.',
+                hint="add it to the address: kafka://host:port?schema.registry.url=http://host:port",
+            )
+        return self._avro
+
+    def incoming(
+        self, settings: TopicSettings, messages: Sequence[Message], poison: list[Poison]
+    ) -> pa.RecordBatch | None:
+        """Messages of one partition as records; those that are none are added to `poison`."""
+        found, batch = messages, None
+        try:
+            batch = self._batch(settings, messages)
+        except _REFUSALS:
+            found = [message for message in messages if not self._refused(settings, message, poison)]
+            batch = self._batch(settings, found) if found else None
+        return None if batch is None else _placed(settings, found, batch)
+
+    def _refused(self, settings: TopicSettings, message: Message, poison: list[Poison]) -> bool:
+        try:
+            self._batch(settings, [message])
+        except _REFUSALS as error:
+            place = message.partition() or 0, message.offset() or 0
+            poison.append(Poison(*place, message.key(), message.value(), str(error).splitlines()[0]))
+            return True
+        return False
+
+    def _batch(self, settings: TopicSettings, messages: Sequence[Message]) -> pa.RecordBatch:
+        if settings.schema == _BYTES:
+            found = [_bytes_in(message) for message in messages]
+        else:
+            found = [self._row(settings, message) for message in messages]
+        stored = settings.stored
+        schema = RecordSchema(pa.schema([field for field in stored if field.name != "_deleted"]))
+        batch = rows.encode(schema, found)
+        if not settings.compacted:
+            return batch
+        deleted = pa.array([message.value() is None for message in messages], pa.bool_())
+        return pa.RecordBatch.from_arrays([*batch.columns, deleted], schema=stored)
+
+    def _row(self, settings: TopicSettings, message: Message) -> dict[str, object]:
+        value = message.value()
+        if value is None:
+            if not settings.compacted:
+                raise BadRecord("it has no value, and the topic keeps every record.")
+            return key_columns(settings, message.key())
+        return (
+            self.avro(settings).row(settings, value)
+            if settings.format == "avro"
+            else _json_row(settings, value)
+        )
 
 
 def _written(column: ArrowArray) -> list[Any]:
@@ -90,55 +163,13 @@ def _bytes_out(row: dict[str, Any]) -> Outgoing:
     return Outgoing(row["key"], None if row.get("_deleted") else row["value"], headers)
 
 
-def incoming(
-    settings: TopicSettings, messages: Sequence[Message], poison: list[Poison]
-) -> pa.RecordBatch | None:
-    """Messages of one partition as records; those that are none are added to `poison`."""
-    found, batch = messages, None
-    try:
-        batch = _batch(settings, messages)
-    except _REFUSALS:
-        found = [message for message in messages if not _refused(settings, message, poison)]
-        batch = _batch(settings, found) if found else None
-    return None if batch is None else _placed(settings, found, batch)
-
-
-def _refused(settings: TopicSettings, message: Message, poison: list[Poison]) -> bool:
-    try:
-        _batch(settings, [message])
-    except _REFUSALS as error:
-        place = message.partition() or 0, message.offset() or 0
-        poison.append(Poison(*place, message.key(), message.value(), str(error).splitlines()[0]))
-        return True
-    return False
-
-
-def _batch(settings: TopicSettings, messages: Sequence[Message]) -> pa.RecordBatch:
-    if settings.schema == _BYTES:
-        found = [_bytes_in(message) for message in messages]
-    else:
-        found = [_row(settings, message) for message in messages]
-    stored = settings.stored
-    schema = RecordSchema(pa.schema([field for field in stored if field.name != "_deleted"]))
-    batch = rows.encode(schema, found)
-    if not settings.compacted:
-        return batch
-    deleted = pa.array([message.value() is None for message in messages], pa.bool_())
-    return pa.RecordBatch.from_arrays([*batch.columns, deleted], schema=stored)
-
-
 def _bytes_in(message: Message) -> dict[str, object]:
     found: Any = message.headers() or ()
     headers = {name: value for name, value in found if name != APPENDED}
     return {"key": message.key(), "value": message.value(), "headers": headers or None}
 
 
-def _row(settings: TopicSettings, message: Message) -> dict[str, object]:
-    value = message.value()
-    if value is None:
-        if not settings.compacted:
-            raise BadRecord("it has no value, and the topic keeps every record.")
-        return key_columns(settings, message.key())
+def _json_row(settings: TopicSettings, value: bytes) -> dict[str, object]:
     parsed = orjson.loads(value)
     if not isinstance(parsed, dict):
         raise BadRecord("it is no JSON object.")

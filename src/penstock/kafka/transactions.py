@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import Contended, Fenced, PenstockError
 from penstock.kafka.clients import ANSWER_S, Clients
-from penstock.kafka.records import Outgoing
+from penstock.kafka.records import Codec, Outgoing
 from penstock.kafka.refusals import FENCED, error_of
 from penstock.kafka.table import Table
 from penstock.kafka.writing import Delivery, Ranges, hand_over, messages_of
@@ -84,8 +84,9 @@ class _Open:
 class Transactions:
     """Thread-safe; one producer is used by one thread at a time."""
 
-    def __init__(self, clients: Clients, ledger: Table) -> None:
+    def __init__(self, clients: Clients, ledger: Table, codec: Codec) -> None:
         self._clients = clients
+        self._codec = codec
         self._ledger = ledger
         self._mutex = threading.Lock()
         self._opened: dict[str, _Open] = {}
@@ -198,7 +199,7 @@ class Transactions:
     ) -> dict[str, Ranges]:
         delivery = Delivery()
         for topic, (settings, by_partition) in parts.items():
-            for number, message in messages_of(settings, by_partition):
+            for number, message in messages_of(self._codec, settings, by_partition):
                 hand_over(producer, topic, number, message, delivery)
         self._settle(producer, delivery)
         return delivery.ranges

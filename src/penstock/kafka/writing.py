@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.errors import PenstockError
 from penstock.kafka.clients import ANSWER_S, Clients
-from penstock.kafka.records import APPENDED, Outgoing, outgoing
+from penstock.kafka.records import APPENDED, Codec, Outgoing
 from penstock.kafka.refusals import error_of
 from penstock.log.port import Parts
 from penstock.log.settings import TopicSettings
@@ -82,18 +82,19 @@ def _produce(producer: Producer, topic: str, number: int, message: Outgoing, del
     )  # fmt: skip
 
 
-def messages_of(settings: TopicSettings, parts: Parts) -> Iterator[tuple[int, Outgoing]]:
+def messages_of(codec: Codec, settings: TopicSettings, parts: Parts) -> Iterator[tuple[int, Outgoing]]:
     for number, batches in parts.items():
         for batch in batches:
-            for message in outgoing(settings, batch):
+            for message in codec.outgoing(settings, batch):
                 yield number, message
 
 
 class Writing:
     """Thread-safe."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, codec: Codec) -> None:
         self._clients = clients
+        self._codec = codec
         self._producer = clients.producer()
         self._closing = threading.Event()
         self._server = threading.Thread(target=self._serve, name="penstock-kafka-acks", daemon=True)
@@ -101,7 +102,7 @@ class Writing:
 
     def append(self, settings: TopicSettings, parts: Parts) -> Ranges:
         """Raises what stopped it, which says what is stored."""
-        return self.send(settings.name, messages_of(settings, parts))
+        return self.send(settings.name, messages_of(self._codec, settings, parts))
 
     def send(self, topic: str, messages: Iterator[tuple[int, Outgoing]]) -> Ranges:
         delivery = Delivery()

@@ -53,7 +53,7 @@ class Log:
         """Create a topic. With `if_missing`, an existing one is returned as it is.
 
         `limits` are the finer ones: `lateness`, `idle_after` and `ahead` as durations; `segment_bytes`,
-        `segment_ms`, `record_bytes_max`, `tombstone_ms` as numbers.
+        `segment_ms`, `record_bytes_max`, `tombstone_ms` as numbers; on Kafka, `format` is "json" or "avro".
         """
         settings = declared_settings(
             name, schema, key=key, event_time=event_time, partitions=partitions, cleanup=cleanup,

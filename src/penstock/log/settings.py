@@ -37,6 +37,7 @@ _NUMBERS = (
 
 Cleanup = Literal["delete", "compact"]
 Durability = Literal["fsync", "os"]
+Format = Literal["json", "avro"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class TopicSettings:
     record_bytes_max: int = 1 << 20
     durability: Durability = "fsync"
     archive: bool = False
+    format: Format | None = None  # of messages on Kafka; None: what is usual in the cluster
     version: int = 1
     id: str = ""  # given when it is created: another topic of the same name has another one
     grown: tuple[PartitionsAdded, ...] = ()
@@ -87,6 +89,8 @@ class TopicSettings:
             raise BadOption(f"cleanup={self.cleanup!r}.", hint='choose "delete" or "compact"')
         if self.durability not in get_args(Durability):
             raise BadOption(f"durability={self.durability!r}.", hint='choose "fsync" or "os"')
+        if self.format not in (None, *get_args(Format)):
+            raise BadOption(f"format={self.format!r}.", hint='choose "json" or "avro"')
         if self.compacted and not self.key:
             raise BadOption("a compacted topic needs a key.", hint='declare it with key="column"')
         self._check_event_time()
@@ -154,6 +158,11 @@ def altered(
     schema = current.schema.evolve_to(wanted.schema)
     if wanted.key != current.key or not _keys_stay(current.schema, schema, current.key):
         raise BadOption("a topic's key cannot change.", hint="create a new topic and copy the records")
+    if current.format not in (None, wanted.format):
+        raise BadOption(
+            f"a topic of {current.format} stays one: its records are stored so.",
+            hint="create a new topic and copy the records",
+        )
     if current.compacted and not wanted.compacted:
         raise BadOption(
             "a compacted topic stays compacted: its deletes would come back as records.",

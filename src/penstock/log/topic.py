@@ -116,7 +116,8 @@ class Topic:
 
     def _declare(self, name: str) -> TopicSettings:
         try:
-            return self._port.create_topic(TopicSettings(name, RecordSchema.of("until TIMESTAMP NOT NULL")))
+            schema = RecordSchema.of("until TIMESTAMP NOT NULL")
+            return self._port.create_topic(TopicSettings(name, schema, format="json"))
         except TopicExists:  # another process was faster
             return self._port.settings(name)
 
