@@ -200,11 +200,14 @@ def test_an_interval_is_kept(cli: Command, tmp_path: Path, spark: SparkSession) 
     done = threading.Event()
 
     def feed() -> None:
-        """Faster than the interval; then Ctrl-C."""
-        for seconds in range(1, 61):
-            shop.append(cli.home, ("/", seconds))
-            if done.wait(0.1):
-                return
+        """Faster than the interval, until there were some batches; then Ctrl-C."""
+        with ps.open_log(cli.home) as log:
+            for seconds in range(1, 1_000):
+                shop.append(cli.home, ("/", seconds))
+                if done.wait(0.1):
+                    return
+                if "copied.batches" in log.topics() and log.topic("copied.batches").bounds()[0][1] > 5:
+                    break
         signal.raise_signal(signal.SIGINT)
 
     thread = threading.Thread(target=feed)

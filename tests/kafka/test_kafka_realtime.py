@@ -130,7 +130,7 @@ def test_a_folder_of_jars_counts_and_one_without_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_SPARK_KAFKA_JARS", str(tmp_path))
-    with pytest.raises(ps.PenstockError, match=r"holds no jars.*spark-sql-kafka"):
+    with pytest.raises(ps.PenstockError, match=r"(?s)holds no jars.*spark-sql-kafka"):
         connector()
     (tmp_path / "one.jar").touch()
     assert connector() == tmp_path
