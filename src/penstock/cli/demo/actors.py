@@ -41,17 +41,17 @@ class _Stop(Exception):
 
 
 def main() -> None:
-    role, home, name = sys.argv[1:4]
+    role, home, address, name = sys.argv[1:5]
     stopping = threading.Event()
     threading.Thread(target=_watch_stdin, args=(stopping,), daemon=True).start()
     if role == "producer":
-        produce(home, int(name), stopping)
+        produce(address, int(name), stopping)
     elif role == "views":
         from penstock.cli.demo import views
 
-        views.run(home, stopping)
+        views.run(home, address, stopping)
     else:
-        consume(home, name, stopping)
+        consume(address, name, stopping)
 
 
 def _watch_stdin(stopping: threading.Event) -> None:
@@ -63,10 +63,10 @@ def say(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def produce(home: str, number: int, stopping: threading.Event) -> None:
+def produce(address: str, number: int, stopping: threading.Event) -> None:
     """Append small batches; report how many records were acknowledged."""
     chance = random.Random(number)
-    with open_log(home) as log:
+    with open_log(address) as log:
         topic = log.topic(TOPIC)
         say(ready=True)
         acknowledged = 0
@@ -109,9 +109,9 @@ class _Delivered:
         return {partition: end for partition, _, end in self.ranges}
 
 
-def consume(home: str, group: str, stopping: threading.Event) -> None:
+def consume(address: str, group: str, stopping: threading.Event) -> None:
     """Read as a member of a group; what was delivered is reported before it is committed."""
-    with open_log(home) as log:
+    with open_log(address) as log:
         topic = log.topic(TOPIC)
         delivered = _Delivered()
         with topic.consume(group=group, lease="5 seconds", commit_every="100 ms") as consumer:

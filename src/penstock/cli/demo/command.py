@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import failure, output
+from penstock.cli.demo.stage import Place
 from penstock.cli.session import AsJson, Home, Session
+from penstock.errors import BadInput
 
 if TYPE_CHECKING:
     from penstock.cli.demo.play import Play
@@ -33,6 +35,7 @@ def demo(
         typer.Option("--for", metavar="SECONDS", min=1, help="Stop by itself; else with Ctrl-C."),
     ] = None,
     log_only: Annotated[bool, typer.Option("--log-only", help="Without the Spark job.")] = False,
+    kafka: Annotated[bool, typer.Option("--kafka", help="On a real Kafka, started for this.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep what was stored, to look at it.")] = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -41,8 +44,14 @@ def demo(
     session = Session.of(ctx, home, as_json)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # so that nothing is left behind when the terminal is closed
-    with _stage(session.folder if session.home else None, keep=keep) as folder:
-        holds = _perform(session, folder, seconds, keep=keep, spark=not log_only and _has_spark(session))
+    if kafka and keep:
+        raise BadInput("--kafka ends its broker with the demo.", hint="leave --keep out")
+    spark = not log_only and _has_spark(session)
+    with (
+        _stage(session.folder if session.home else None, keep=keep) as folder,
+        _log_of(session, folder, kafka=kafka) as address,
+    ):
+        holds = _perform(session, Place(folder, address), seconds, keep=keep, spark=spark)
     if not holds:
         raise typer.Exit(failure.NO)
 
@@ -65,6 +74,23 @@ def _stage(home: Path | None, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _log_of(session: Session, folder: Path, *, kafka: bool) -> Iterator[str]:
+    """Where the log is: in the folder, or on a broker that runs as long as this."""
+    if not kafka:
+        yield str(folder)
+        return
+    from penstock.kafka.cluster import Cluster
+
+    if not session.json:
+        output.note("starting Kafka …")
+    cluster = Cluster(folder / "kafka")
+    try:
+        yield cluster.up(port=0).url
+    finally:
+        cluster.down(delete=True)
+
+
 def _has_spark(session: Session) -> bool:
     from importlib.util import find_spec
 
@@ -75,13 +101,13 @@ def _has_spark(session: Session) -> bool:
     return False
 
 
-def _perform(session: Session, folder: Path, seconds: float | None, *, keep: bool, spark: bool) -> bool:
+def _perform(session: Session, place: Place, seconds: float | None, *, keep: bool, spark: bool) -> bool:
     from penstock.cli.demo import panels
     from penstock.cli.demo.play import Play
     from penstock.opening import open_log
 
-    with open_log(folder) as log:
-        play = Play(log, folder, kill_at_s=seconds / 2 if seconds else _KILL_AT_S, spark=spark)
+    with open_log(place.address) as log:
+        play = Play(log, place, kill_at_s=seconds / 2 if seconds else _KILL_AT_S, spark=spark)
         try:
             _run(session, play, seconds)
             if spark and not session.json:

@@ -7,13 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock.cli import words
 from penstock.cli.demo import proof
 from penstock.cli.demo.actors import SCHEMA, TOPIC, TOPIC_OPTIONS
-from penstock.cli.demo.stage import Actor, ActorFailed, wait_until
+from penstock.cli.demo.stage import Actor, ActorFailed, Place, wait_until
 from penstock.errors import TopicExists
 from penstock.log.log import Log
 from penstock.log.port import GroupInfo
@@ -56,9 +55,9 @@ class Story:
 class Play:
     """Not thread-safe: one thread calls `tick` again and again, then `finish`."""
 
-    def __init__(self, log: Log, home: Path, *, kill_at_s: float, spark: bool) -> None:
+    def __init__(self, log: Log, place: Place, *, kill_at_s: float, spark: bool) -> None:
         self.log = log
-        self._home, self._kill_at_s = home, kill_at_s
+        self.place, self._kill_at_s = place, kill_at_s
         self._token = f"{os.getpid():x}-{time.time_ns():x}"
         for name in (TOPIC, *_OTHERS, *_VIEW_TOPICS):
             if name in log.topics():
@@ -82,13 +81,13 @@ class Play:
     def start(self) -> None:
         """Readers first, so that latencies are those of records that were waited for."""
         if self.with_spark:  # before the others: with the machine to itself it starts twice as fast
-            self.views = views = Actor("views", "views", self._home, title="the Spark job")
+            self.views = views = Actor("views", "views", self.place, title="the Spark job")
             self._wait_for([views], lambda: views.ready)
         for group, number in (("mailer", 1), ("mailer", 2), ("audit", 1)):
-            self.members.append(Actor("member", group, self._home, title=f"{group} {number}"))
+            self.members.append(Actor("member", group, self.place, title=f"{group} {number}"))
         self._wait_for(self.members, lambda: all(map(self._is_shared_out, GROUPS)))
         for number in (1, 2):
-            self.producers.append(Actor("producer", str(number), self._home, title=f"producer {number}"))
+            self.producers.append(Actor("producer", str(number), self.place, title=f"producer {number}"))
         self._wait_for(self.producers, lambda: all(actor.ready for actor in self.producers))
         self.story = Story()
         self.story.tell("two producers append; groups mailer (two members) and audit (one member) read")

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,10 +23,18 @@ class ActorFailed(PenstockError):
     """A process of the demo ended although nobody asked it to."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the demo is: a folder for everything, and the log, which may be elsewhere."""
+
+    home: Path
+    address: str
+
+
 class Actor:
     """One process and what it has reported. Its reader thread writes, the demo reads."""
 
-    def __init__(self, role: str, name: str, home: Path, *, title: str) -> None:
+    def __init__(self, role: str, name: str, place: Place, *, title: str) -> None:
         self.role, self.name, self.title = role, name, title
         self.ready = False
         self.killed = False
@@ -40,7 +49,7 @@ class Actor:
         self._recent: deque[tuple[float, int, Counter[int]]] = deque()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.demo.actors", role, str(home), name],
+            [sys.executable, "-m", "penstock.cli.demo.actors", role, str(place.home), place.address, name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             start_new_session=True,  # Ctrl-C is for the demo, which ends its actors in order
         )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import penstock as ps
 from penstock.cli.demo.actors import SCHEMA, TOPIC, TOPIC_OPTIONS, say
+from penstock.opening import is_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,8 +22,8 @@ TOPICS = (NAME, f"{NAME}.batches", f"{NAME}.late")
 _REPORT_S = 0.5
 
 
-def declare(home: str) -> ps.App:
-    app = ps.App(APP, home=home)
+def declare(home: str, address: str) -> ps.App:
+    app = ps.App(APP, home=home, log=address if is_kafka(address) else None)
     page_views = app.topic(TOPIC, SCHEMA, **TOPIC_OPTIONS)
 
     @app.view(key=["page", "window"], name=NAME)
@@ -32,15 +33,14 @@ def declare(home: str) -> ps.App:
     return app
 
 
-def run(home: str, stopping: threading.Event) -> None:
+def run(home: str, address: str, stopping: threading.Event) -> None:
     """Run until told to stop, then to the end, then prove it."""
     from penstock.app.graph import Graph
     from penstock.app.runner import Runner
     from penstock.app.verify import verify
-    from penstock.flow.session import start_session
 
-    app = declare(home)
-    graph = Graph(app, start_session(APP)).analyse()
+    app = declare(home, address)
+    graph = Graph(app, app.start_spark()).analyse()
     runner = Runner(app, graph)
     runner.start()
     say(ready=True)
