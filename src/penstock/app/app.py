@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadDefinition, BadName, TopicExists, UnknownView
+from penstock.flow.cluster import LOCAL, check_log, checkpoint_folder
 from penstock.flow.definition import Definition
 from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
 from penstock.log.port import LogPort, Position
@@ -27,7 +28,7 @@ from penstock.opening import address_of, is_kafka, open_log
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.app.graph import Graph
     from penstock.app.reading import Rows
@@ -56,11 +57,14 @@ class App:
         log: str | None = None,
         views: str | None = None,
         spark: str | None = None,
+        spark_settings: Mapping[str, str] | None = None,
+        checkpoints: str | Path | None = None,
     ) -> None:
         """`home`: a folder for everything that is kept here.
 
         `log`: where the log is instead, as "kafka://host:port". `views`: the store of the views (default: a
-        SQLite file). `spark`: a master URL (default: here).
+        SQLite file). `spark`: a master URL (default: here), and `spark_settings` Spark's own.
+        `checkpoints`: a folder for Spark's state (default: under `home`), which all of a cluster must see.
         """
         check_name("app", name)
         if "." in name:  # it stands before a dot in the names of producers
@@ -71,6 +75,9 @@ class App:
         self._elsewhere = log or (chosen if is_kafka(chosen) else None)
         self.views = views
         self.spark = spark
+        self.spark_settings = dict(spark_settings or {})
+        self._checkpoints = checkpoint_folder(checkpoints) if checkpoints is not None else None
+        check_log(spark or LOCAL, self.address)
         self.topics: dict[str, AppTopic] = {}
         self.definitions: dict[str, Definition] = {}
         self._log: Log | None = None
@@ -81,6 +88,11 @@ class App:
     def address(self) -> str:
         """Where the log is."""
         return self._elsewhere or str(self.home)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where Spark keeps its state."""
+        return self._checkpoints or self.home / "flow"
 
     @property
     def log(self) -> Log:
@@ -113,9 +125,9 @@ class App:
         The views are in a SQLite file under `home`, wherever they are otherwise. At the end `log` and that
         file are closed, and everything is where it was before.
         """
-        before = self.home, self._elsewhere, self.views, self._log, self._store
+        before = self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store
         with self._opening:
-            self.home, self._elsewhere, self.views = home.absolute(), None, None
+            self.home, self._elsewhere, self._checkpoints, self.views = home.absolute(), None, None, None
             self._log, self._store = log, None
         try:
             self._create_topics(log)
@@ -123,7 +135,7 @@ class App:
         finally:
             self.close()
             with self._opening:
-                self.home, self._elsewhere, self.views, self._log, self._store = before
+                self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store = before
 
     def topic(
         self,
@@ -207,11 +219,20 @@ class App:
         graph = self._analysed()
         return [verify(self, graph, name) for name in names or self.definitions]
 
-    def _analysed(self) -> Graph:
-        from penstock.app.graph import Graph
+    def start_spark(self) -> SparkSession:
+        """Spark where the app wants it, ready for its definitions, or the session that there is."""
         from penstock.flow.session import start_session
 
-        return Graph(self, start_session(self.name, master=self.spark)).analyse()
+        session = start_session(
+            self.name, master=self.spark, settings=self.spark_settings, checkpoints=self.checkpoints
+        )
+        check_log(session.sparkContext.master or LOCAL, self.address)  # it may be the program's own
+        return session
+
+    def _analysed(self) -> Graph:
+        from penstock.app.graph import Graph
+
+        return Graph(self, self.start_spark()).analyse()
 
     def definition(self, name: str) -> Definition:
         if name not in self.definitions:
