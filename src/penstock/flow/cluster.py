@@ -35,6 +35,8 @@ _WORKERS_S = 60.0
 _SETTLED_S = 3.0  # no further executor has come for so long
 _LOOK_S = 0.05
 
+_checked: set[tuple[str, Path | None]] = set()
+
 
 def is_cluster(master: str) -> bool:
     """Whether Spark's workers may be on other machines."""
@@ -92,8 +94,11 @@ def prepare(session: SparkSession, folder: Path | None) -> None:
     context = session.sparkContext
     context.pythonExec = context.getConf().get("spark.pyspark.python") or context.pythonExec
     shipping.send(context)
+    if (context.applicationId, folder) in _checked:
+        return
     _wait_for_workers(session)
     _check(context, folder)
+    _checked.add((context.applicationId, folder))
     if not context.getConf().contains("spark.sql.shuffle.partitions"):
         # Spark's default, 200, is for big batches.
         session.conf.set("spark.sql.shuffle.partitions", context.defaultParallelism)
