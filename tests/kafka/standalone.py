@@ -19,7 +19,7 @@ import pyspark
 from tests.servers import free_port
 from tests.waiting import wait_until
 
-_START_S = 60.0
+_START_S = 120.0
 _QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

@@ -8,6 +8,7 @@ on import.
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadDefinition, BadName, TopicExists, UnknownView
-from penstock.flow.cluster import LOCAL, check_log, checkpoint_folder
+from penstock.flow.cluster import LOCAL, check_log, checkpoint_folder, is_cluster
 from penstock.flow.definition import Definition
 from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
 from penstock.log.port import LogPort, Position
@@ -221,8 +222,12 @@ class App:
 
     def start_spark(self) -> SparkSession:
         """Spark where the app wants it, ready for its definitions, or the session that there is."""
-        from penstock.flow.session import start_session
+        from penstock.flow.session import send_by_value, start_session
 
+        if is_cluster(self.spark or LOCAL):
+            for name in {definition.function.__module__ for definition in self.definitions.values()}:
+                if name in sys.modules:
+                    send_by_value(sys.modules[name])
         session = start_session(
             self.name, master=self.spark, settings=self.spark_settings, checkpoints=self.checkpoints
         )

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -175,8 +175,8 @@ def check_modules(looks: Iterable[Look]) -> None:
         others = _besides(host, lacking)
         raise NotSupported(
             f"worker {host} cannot import {', '.join(look.missing)} with {look.python}{others}.",
-            hint='there: pip install "penstock[spark,kafka]"; or name another Python of the workers: '
-            "spark.pyspark.python or PYSPARK_PYTHON",
+            hint=f'install it there: {look.python} -m pip install "penstock[spark,kafka]"; or name another '
+            "Python of the workers: spark.pyspark.python or PYSPARK_PYTHON",
         )
 
 
@@ -190,6 +190,6 @@ def check_folder(looks: Iterable[Look], folder: Path | None) -> None:
         )
 
 
-def _besides(host: str, others: Sequence[str] | dict[str, Look]) -> str:
+def _besides(host: str, others: Iterable[str]) -> str:
     further = sorted(set(others) - {host})
     return f" (nor can {', '.join(further)})" if further else ""
