@@ -105,7 +105,6 @@ def test_a_stream_joins_a_static_table_by_the_name_of_a_column(app: ps.App, spar
     app.close()
 
 
-
 def test_a_topic_that_gets_a_column_leaves_its_readers_running(home: Path, spark: SparkSession) -> None:
     def run(ddl: str, *rows: dict[str, Any]) -> ps.App:
         app = ps.App("shop", home=home)
