@@ -88,6 +88,23 @@ def test_unusual_definitions_run_and_verify(app: ps.App, spark: SparkSession) ->
     assert [row["place"] for row in app.log.topic("long").rows()] == [1, 4]
 
 
+def test_a_stream_joins_a_static_table_by_the_name_of_a_column(app: ps.App, spark: SparkSession) -> None:
+    views = app.topic("views", DDL, event_time="at", lateness="5 seconds")
+    titles = spark.sql("SELECT * FROM VALUES ('/a', 'start'), ('/b', 'end') AS t(page, title)")
+
+    @app.stream()
+    def titled() -> DataFrame:
+        return views.stream().join(titles, "page").select("title", "at")
+
+    for seconds, page in ((0, "/a"), (1, "/b"), (2, "/c"), (3, "/a")):
+        views.append({"page": page, "ms": 1.0, "at": at(seconds)})
+    graph = Graph(app, spark).analyse()
+    Runner(app, graph).once()
+    assert sorted(row["title"] for row in app.log.topic("titled").rows()) == ["end", "start", "start"]
+    assert verify(app, graph, "titled").verdict == "equal"
+    app.close()
+
+
 def test_a_topic_that_gets_a_column_leaves_its_readers_running(home: Path, spark: SparkSession) -> None:
     def run(ddl: str, *rows: dict[str, Any]) -> ps.App:
         app = ps.App("shop", home=home)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import CorrectedTime, duration_ms
 from penstock.errors import BadDefinition, BadName, BadOption, TopicExists, UnknownView
+from penstock.flow.cluster import LOCAL, check_log, checkpoint_folder, is_cluster
 from penstock.flow.definition import Definition
 from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
 from penstock.log.port import LogPort, Position
@@ -58,11 +60,14 @@ class App:
         log: str | None = None,
         views: str | None = None,
         spark: str | None = None,
+        spark_settings: Mapping[str, str] | None = None,
+        checkpoints: str | Path | None = None,
     ) -> None:
         """`home`: a folder for everything that is kept here.
 
         `log`: where the log is instead, as "kafka://host:port". `views`: the store of the views (default: a
-        SQLite file). `spark`: a master URL (default: here).
+        SQLite file). `spark`: a master URL (default: here), and `spark_settings` Spark's own.
+        `checkpoints`: a folder for Spark's state (default: under `home`), which all of a cluster must see.
         """
         check_name("app", name)
         if "." in name:  # it stands before a dot in the names of producers
@@ -73,6 +78,9 @@ class App:
         self._elsewhere = log or (chosen if is_kafka(chosen) else None)
         self.views = views
         self.spark = spark
+        self.spark_settings = dict(spark_settings or {})
+        self._checkpoints = checkpoint_folder(checkpoints) if checkpoints is not None else None
+        check_log(spark or LOCAL, self.address)
         self.topics: dict[str, AppTopic] = {}
         self.definitions: dict[str, Definition] = {}
         self._log: Log | None = None
@@ -83,6 +91,11 @@ class App:
     def address(self) -> str:
         """Where the log is."""
         return self._elsewhere or str(self.home)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where Spark keeps its state."""
+        return self._checkpoints or self.home / "flow"
 
     @property
     def log(self) -> Log:
@@ -115,9 +128,9 @@ class App:
         The views are in a SQLite file under `home`, wherever they are otherwise. At the end `log` and that
         file are closed, and everything is where it was before.
         """
-        before = self.home, self._elsewhere, self.views, self._log, self._store
+        before = self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store
         with self._opening:
-            self.home, self._elsewhere, self.views = home.absolute(), None, None
+            self.home, self._elsewhere, self._checkpoints, self.views = home.absolute(), None, None, None
             self._log, self._store = log, None
         try:
             self._create_topics(log)
@@ -125,7 +138,7 @@ class App:
         finally:
             self.close()
             with self._opening:
-                self.home, self._elsewhere, self.views, self._log, self._store = before
+                self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store = before
 
     def topic(
         self,
@@ -220,19 +233,28 @@ class App:
         graph = self._analysed()
         return [verify(self, graph, name) for name in names or self.definitions]
 
+    def start_spark(self) -> SparkSession:
+        """Spark where the app wants it, ready for its definitions, or the session that there is."""
+        from penstock.flow import connector
+        from penstock.flow.session import send_by_value, start_session
+
+        if is_cluster(self.spark or LOCAL):
+            for name in {definition.function.__module__ for definition in self.definitions.values()}:
+                if name in sys.modules:
+                    send_by_value(sys.modules[name])
+        held = self._held()
+        settings = connector.settings() if held and is_kafka(self.address) else {}
+        session = start_session(
+            self.name, master=self.spark, settings={**settings, **self.spark_settings},
+            checkpoints=self.checkpoints, held=held,
+        )  # fmt: skip
+        check_log(session.sparkContext.master or LOCAL, self.address)  # it may be the program's own
+        return session
+
     def _analysed(self) -> Graph:
         from penstock.app.graph import Graph
 
         return Graph(self, self.start_spark()).analyse()
-
-    def start_spark(self) -> SparkSession:
-        """The session that runs its definitions, or the one that is running already."""
-        from penstock.flow import connector
-        from penstock.flow.session import start_session
-
-        held = self._held()
-        settings = connector.settings() if held and is_kafka(self.address) else {}
-        return start_session(self.name, master=self.spark, settings=settings, held=held)
 
     def _held(self) -> int:
         """How many tasks its real-time definitions may hold for good; what each reads is known later."""

@@ -87,7 +87,7 @@ class Graph:
     def _query(self, members: list[Analysed]) -> Query:
         names = sorted(member.definition.name for member in members)
         name = self._written_by(names[0]) or names[0]
-        place = place_of(self.app.address, self.app.home, self.app.name, name)
+        place = place_of(self.app.address, self.app.checkpoints, self.app.name, name)
         kind = RealtimeQuery if members[0].definition.realtime else Query
         return kind(self.session, self.app.log, place, members, name=name)
 

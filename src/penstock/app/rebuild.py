@@ -218,7 +218,9 @@ def _all_different(name: str, old: pa.Table, new: pa.Table) -> Verified:
 
 
 def _places(app: App, name: str) -> tuple[Place, Place]:
-    own, beside = (place_of(app.address, app.home, app.name, each) for each in (name, f"{name}{SUFFIX}"))
+    own, beside = (
+        place_of(app.address, app.checkpoints, app.name, each) for each in (name, f"{name}{SUFFIX}")
+    )
     return own, beside
 
 

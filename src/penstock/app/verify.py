@@ -118,14 +118,14 @@ def recomputed(app: App, graph: Graph, analysed: Analysed, position: Position) -
     further = {"history": f"{analysed.output.name}{BATCHES}", "number_max": str(position.number)}
     build = Build(graph.session, app.log, app.address, mode="batch", further=further)
     build.closed_us = position.evicted_ms * 1_000
-    table = analysed.build(build, arrival=not analysed.stateful).toArrow()
+    # A join by column names loses where a row came from; only a view that keeps the last one must know.
+    keeps_last = not analysed.stateful and analysed.output.kind == "view"
+    table = analysed.build(build, arrival=keeps_last).toArrow()
     if analysed.output.final_by is not None:
         due = table.column(analysed.output.final_by).cast(pa.int64())
         table = table.filter(pc.less_equal(due, build.closed_us))
-    if not analysed.stateful:
-        table = _in_arrival_order(table)
-        if analysed.output.kind == "view":
-            table = _last_of_each_key(table, analysed.output.key)
+    if keeps_last:
+        table = _last_of_each_key(_in_arrival_order(table), analysed.output.key)
     return table
 
 

@@ -54,11 +54,12 @@ def analysed(session: Session, text: str, *, checked: tuple[str, ...] = ()) -> I
 def _spark(found: Loaded, *, hidden: bool) -> Iterator[SparkSession]:
     from penstock.flow.session import is_running, send_by_value
 
-    with progress.watched("starting Spark", total=None, hidden=hidden):
-        before = is_running()
-        spark = found.app.start_spark()
     if found.from_file:
         send_by_value(found.module)
+    where = f" on {found.app.spark}" if found.app.spark else ""
+    with progress.watched(f"starting Spark{where}", total=None, hidden=hidden):
+        before = is_running()
+        spark = found.app.start_spark()
     try:
         yield spark
     finally:

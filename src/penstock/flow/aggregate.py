@@ -226,7 +226,8 @@ def with_system(stream: DataFrame) -> DataFrame:
     if not all(carries(stream, name) for name in missing):
         raise BadDefinition(
             "the rows no longer say where they came from: something before this grouped or united them.",
-            hint="read several topics with ps.stream(one, other), and put stateful steps into @app.stream",
+            hint="read several topics with ps.stream(one, other), put stateful steps into @app.stream, and "
+            'join tables by a condition (one["id"] == other["id"]), not by a name',
         )
     return stream.select("*", *missing)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from penstock.errors import Contended, StorageError
+
+_LOST_TASK = re.compile(r"Lost task .*?\((?P<host>\S+) executor \S+\): (?P<why>.+)")
 
 
 def is_sparks(error: BaseException) -> bool:
@@ -23,4 +27,8 @@ def gist(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = ("penstock.", "Hint:", "pyspark.errors.")
     said = [line for line in lines if line.startswith(ours) or "Error:" in line]
-    return " ".join(said[-2:]) if said else (lines[0] if lines else "it stopped")
+    if said:
+        return " ".join(said[-2:])
+    if lost := _LOST_TASK.search(text):
+        return f"{lost['why']} (worker {lost['host']})"
+    return lines[0] if lines else "it stopped"

@@ -54,8 +54,8 @@ class Place:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def place_of(log: str, home: Path, app: str, query: str) -> Place:
-    return Place(log, home / "flow" / app / query, producer_of(app, query))
+def place_of(log: str, checkpoints: Path, app: str, query: str) -> Place:
+    return Place(log, checkpoints / app / query, producer_of(app, query))
 
 
 def columns_known(position: Position | None, name: str) -> list[str]:

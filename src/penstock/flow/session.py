@@ -1,4 +1,4 @@
-"""One Spark session, tuned for small batches on one machine."""
+"""One Spark session, tuned for small batches; on this machine, or on a cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import NotSupported
+from penstock.errors import BadOption, NotSupported
+from penstock.flow import cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
-_SETTINGS = {
+_EVERYWHERE = {
     # About 40 ms off every hop into Python.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default forks some forty processes a batch; the crash tests show that ours survives without.
@@ -29,27 +30,36 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.join.stateFormatVersion": "3",
     "spark.sql.adaptive.enabled": "false",
+    # A plan is known by its text, which must not be shortened.
+    "spark.sql.debug.maxToStringFields": "100000",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A query that was stopped in the middle of a batch matches a Python traceback with a recursive regex.
+    "spark.driver.extraJavaOptions": "-Xss8m -XX:+UseParallelGC",
+}
+# On a cluster these are for those who run it: they say so in spark-defaults.conf, or the app does.
+_ONE_MACHINE = {
     "spark.shuffle.compress": "false",
     "spark.locality.wait": "0",
     "spark.driver.memory": "2g",
-    # A plan is known by its text, which must not be shortened.
-    "spark.sql.debug.maxToStringFields": "100000",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # A query that was stopped in the middle of a batch matches a Python traceback with a recursive regex.
-    "spark.driver.extraJavaOptions": "-Xss8m -XX:+UseParallelGC",
 }
 
 
 def start_session(
-    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None, held: int = 0
+    name: str,
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    checkpoints: Path | None = None,
+    held: int = 0,
 ) -> SparkSession:
     """The running session, or a new one with our source registered.
 
-    `held`: how many tasks of real-time queries there will be for good, beside those of batches.
+    `checkpoints`: the folder that the workers of a cluster must share with us. `held`: how many tasks of
+    real-time queries there will be for good, beside those of batches; on a cluster it must have them.
     """
     try:
         from pyspark.sql import SparkSession
@@ -58,25 +68,59 @@ def start_session(
             "event-time processing runs on Spark, and pyspark is not installed.",
             hint='pip install "penstock[spark]"; it needs a Java 17 or newer',
         ) from error
-    cores = os.cpu_count() or 2
-    # Spark's workers must run the Python that runs this.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    master = master or f"local[{_cores() + held},4]"
+    before = is_running()
+    if not before:
+        cluster.check_master(master)
+    _choose_python(master)
     _find_java()
-    builder: Any = SparkSession.builder.appName(name).master(master or f"local[{cores + held},4]")
-    chosen = {
-        **_SETTINGS,
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.default.parallelism": str(cores),
-        **(settings or {}),
-    }
-    for key, value in chosen.items():
+    builder: Any = SparkSession.builder.appName(name).master(master)
+    for key, value in {**settings_for(master), **(settings or {})}.items():
         builder = builder.config(key, value)
     with _quiet_start():
         session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    _write_no_side_files(session)
-    _register(session)
+    try:
+        _make_ready(session, master, checkpoints)
+    except BaseException:
+        if not before:
+            session.stop()
+        raise
     return session
+
+
+def settings_for(master: str) -> dict[str, str]:
+    """Ours; what a user sets comes over them."""
+    if cluster.is_cluster(master):
+        return _EVERYWHERE
+    cores = str(_cores())
+    parallel = {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
+    return {**_EVERYWHERE, **_ONE_MACHINE, **parallel}
+
+
+def _cores() -> int:
+    return os.cpu_count() or 2
+
+
+def _make_ready(session: SparkSession, master: str, checkpoints: Path | None) -> None:
+    running = session.sparkContext.master or cluster.LOCAL
+    if cluster.is_cluster(master) and running != master:
+        raise BadOption(
+            f"Spark runs in this process already, on {running}, and not on {master}.",
+            hint="stop that session first, or run the app in a process of its own",
+        )
+    session.sparkContext.setLogLevel("ERROR")
+    if cluster.is_cluster(running):
+        cluster.prepare(session, checkpoints)
+    else:
+        _write_no_side_files(session)
+    _register(session)
+
+
+def _choose_python(master: str) -> None:
+    """On this machine workers must run the Python that runs this; those of a cluster may have another."""
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if not cluster.is_cluster(master) or not os.environ.get("PYSPARK_PYTHON"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 def is_running() -> bool:
@@ -90,8 +134,10 @@ def is_running() -> bool:
 
 def send_by_value(module: ModuleType) -> None:
     """Functions of an app's file reach Spark's workers whole: importing it there would declare the app."""
-    from pyspark import cloudpickle
-
+    try:
+        from pyspark import cloudpickle
+    except ImportError:  # start_session says what to do
+        return
     register: Any = cloudpickle.register_pickle_by_value
     register(module)
 
