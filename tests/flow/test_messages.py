@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import penstock as ps
 from penstock.flow import messages
-from penstock.kafka.records import outgoing
+from penstock.kafka.records import Codec
 from penstock.log import rows
 from penstock.log.settings import TopicSettings
 from penstock.schema import RecordSchema
@@ -24,6 +24,7 @@ DDL = """
     at TIMESTAMP, local TIMESTAMP_NTZ, tags ARRAY<STRING>, points ARRAY<STRUCT<x: DOUBLE, at: TIMESTAMP>>,
     props MAP<STRING, DECIMAL(6,2)>, place STRUCT<city: STRING, area: DECIMAL(4,1)>
 """
+CODEC = Codec()
 AT = dt.datetime(2026, 11, 16, 12, 30, 1, 123456, dt.UTC)
 ROWS: list[dict[str, Any]] = [
     {
@@ -52,7 +53,7 @@ def sent(spark: SparkSession, settings: TopicSettings, batch: pa.RecordBatch) ->
 def test_messages_are_those_of_our_own_client(spark: SparkSession, key: tuple[str, ...]) -> None:
     settings = topic(DDL, key)
     batch = rows.encode(settings.schema, ROWS)
-    ours = [(message.key, json.loads(message.value or b"")) for message in outgoing(settings, batch)]
+    ours = [(message.key, json.loads(message.value or b"")) for message in CODEC.outgoing(settings, batch)]
     theirs = sent(spark, settings, batch)
     assert [key for key, _ in theirs] == [key for key, _ in ours]
     assert [normal(value) for _, value in theirs] == [normal(value) for _, value in ours]
@@ -82,10 +83,14 @@ def raw(spark: SparkSession, values: list[bytes | None], *, headers: bool = Fals
 def test_what_our_own_client_sent_is_read_back(spark: SparkSession) -> None:
     settings = topic(DDL, ("k",))
     batch = rows.encode(settings.schema, ROWS)
-    found = messages.rows(raw(spark, [message.value for message in outgoing(settings, batch)]), settings)
+    found = messages.rows(
+        raw(spark, [message.value for message in CODEC.outgoing(settings, batch)]), settings
+    )
     back = found.drop("_topic", "_partition", "_offset", "_timestamp").toArrow()
-    again = [(message.key, message.value) for b in back.to_batches() for message in outgoing(settings, b)]
-    assert again == [(message.key, message.value) for message in outgoing(settings, batch)]
+    again = [
+        (message.key, message.value) for b in back.to_batches() for message in CODEC.outgoing(settings, b)
+    ]
+    assert again == [(message.key, message.value) for message in CODEC.outgoing(settings, batch)]
 
 
 def test_what_is_no_record_is_put_aside_with_its_place(spark: SparkSession) -> None:

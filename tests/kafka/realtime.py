@@ -50,7 +50,7 @@ def refused(home: Path, url: str) -> dict[str, str]:
         "compacted": lambda: kept.stream().select("k"),
         "without a key": lambda: orders.stream().groupBy("page").count(),
     }
-    found = {}
+    found: dict[str, str] = {}
     for name, define in cases.items():
         app = ps.App("refused", home=home, log=url)
         app.topics.update(plain.topics)

@@ -57,6 +57,10 @@ def counts(app: ps.App) -> dict[str, int]:
     return {row["page"]: row["count"] for row in app.log.topic("counted").rows()}
 
 
+def aside(app: ps.App) -> list[bytes]:
+    return [row["value"] for row in app.log.topic("orders.poison").rows()]
+
+
 def expected(numbers: range) -> tuple[set[int], dict[str, int]]:
     rows = orders(numbers)
     pages = [str(row["page"]) for row in rows]
@@ -84,8 +88,7 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
         producer.flush()
         topic.append(orders(range(100, 150)))
         wait_until(lambda: arrived(150), timeout_s=60, what="more")
-        aside = lambda: [r["value"] for r in app.log.topic("orders.poison").rows()]  # noqa: E731
-        wait_until(lambda: b"no order" in aside(), timeout_s=60, what="the message that is no order")
+        wait_until(lambda: b"no order" in aside(app), timeout_s=60, what="the message that is no order")
         groups = {("flow.realtime.dear", "orders"), ("flow.realtime.counted", "orders")}
         wait_until(lambda: groups <= set(app.log.groups()), timeout_s=60, what="the groups")
     topic.append(orders(range(150, 200)))
