@@ -34,6 +34,8 @@ _SETTINGS = {
     "spark.driver.memory": "2g",
     # A plan is known by its text, which must not be shortened.
     "spark.sql.debug.maxToStringFields": "100000",
+    # A plan shows the options of its source, and the log's address may have a password in it.
+    "spark.sql.redaction.options.regex": "(?i)url|kafka://[^?]*@",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
