@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from tests.kafka.foreign import by_another_program, fresh
 from tests.servers import free_port
 
 import penstock as ps
@@ -32,23 +33,6 @@ RACERS = 4
 def log(kafka: State) -> Iterator[ps.Log]:
     with open_log(kafka.url) as opened:
         yield opened
-
-
-def fresh(word: str) -> str:
-    return f"{word}-{uuid4().hex[:8]}"
-
-
-def by_another_program(kafka: State, *values: bytes | None, partitions: int = 1) -> str:
-    """A topic that Penstock has never heard of, with these messages."""
-    name, settings = fresh("foreign"), Address.parse(kafka.url).client()
-    admin = AdminClient(settings)
-    for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-        made.result(30)
-    producer = Producer(settings)
-    for value in values:
-        producer.produce(name, value, b"key", partition=0)
-    assert producer.flush(30) == 0
-    return name
 
 
 def test_a_topic_of_another_program_is_one_of_bytes(kafka: State, log: ps.Log) -> None:
@@ -164,6 +148,25 @@ def test_a_topic_whose_creator_died_half_way_can_be_created(kafka: State, log: p
     made.append({"text": "whole"})
     assert made.settings.id != half.id
     assert [row["text"] for row in made.rows()] == ["whole"]
+
+
+def test_a_declaration_that_does_not_fit_what_is_stored_is_refused(
+    kafka: State, log: ps.Log, home: Path
+) -> None:
+    topic = log.create_topic(fresh("orders"), "id BIGINT")
+    topic.append({"id": 1})
+    app = ps.App("shop", home=home, log=kafka.url)
+    app.topic(topic.name, "id STRING")
+    with pytest.raises(ps.IncompatibleSchema, match='column "id"'):
+        _ = app.log
+    assert [row["id"] for row in topic.rows()] == [1]
+
+
+def test_a_topic_that_is_missing_is_named_with_one_that_is_alike(kafka: State, log: ps.Log) -> None:
+    name = log.create_topic(fresh("orders"), "id BIGINT").name
+    with pytest.raises(ps.UnknownTopic) as refused:
+        log.topic(f"{name}s")
+    assert refused.value.did_you_mean == name
 
 
 def test_kafkas_own_clients_read_what_was_appended(kafka: State, log: ps.Log) -> None:
