@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 from pyspark.sql import DataFrame, SparkSession
+from tests.cli.command import Command
 from tests.kafka import secured as secured_broker
 from tests.kafka.secured import PASSWORDS, Secured
 from tests.waiting import wait_until
@@ -121,6 +122,13 @@ def _appends(topic: ps.Topic) -> bool:
     except ps.NotAllowed:
         return False
     return True
+
+
+def test_the_command_line_shows_no_password(secured: Secured) -> None:
+    cli = Command(secured.sasl("ann"))
+    assert cli.json("topic", "list")["home"] == f"kafka://127.0.0.1:{secured.sasl_port}"
+    for said in (cli("topic", "list"), cli("topic", "show", "none"), cli("group", "list")):
+        assert PASSWORDS["ann"] not in said.output
 
 
 def test_no_password_is_left_where_an_app_ran(

@@ -73,6 +73,13 @@ class Session:
 
         return address_of(self.home) if self.on_kafka else str(self.folder)
 
+    @property
+    def shown(self) -> str:
+        """The same for people and programs to read: without a password."""
+        from penstock.kafka.address import Address
+
+        return Address.shown(self.address) if self.on_kafka else self.address
+
     def has_log(self) -> bool:
         return self.on_kafka or (self.folder / "log.json").exists()
 
