@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +19,9 @@ if str(ROOT) not in sys.path:  # so that tests can share modules as tests.<name>
 from tests.servers import Postgres, Unavailable, start_postgres  # noqa: E402
 
 import penstock as ps  # noqa: E402
+
+if TYPE_CHECKING:
+    from penstock.kafka.cluster import State
 
 
 @pytest.fixture
@@ -89,3 +93,21 @@ def postgres() -> Iterator[Postgres]:
             yield server
         finally:
             server.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[State]:
+    """A real Kafka of one broker, for the tests of a process."""
+    from penstock.errors import NotSupported, StorageError
+    from penstock.kafka.cluster import Cluster
+
+    with tempfile.TemporaryDirectory(prefix="penstock-kafka-") as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            state = cluster.up(port=0)
+        except (NotSupported, StorageError) as reason:
+            pytest.skip(f"Kafka: {reason.message}")
+        try:
+            yield state
+        finally:
+            cluster.down()

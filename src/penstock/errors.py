@@ -319,10 +319,11 @@ class Unreachable(StorageError):
 class NotAllowed(PenstockError):
     """A server refuses what was asked, or who asked."""
 
-    def __init__(self, server: str, reason: str) -> None:
+    def __init__(self, server: str, reason: str, *, hint: str = "") -> None:
         self.server, self.reason = server, reason
         super().__init__(
-            f"{server} refuses: {reason}.", hint="check the user and password, and what they may do there"
+            f"{server} refuses: {reason}.",
+            hint=hint or "check the user and password, and what they may do there",
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.examples.conftest import Again
+
 from examples import (
     backlog,
     devices,
@@ -17,7 +19,9 @@ from penstock.testing.plugin import Flow
 DAY = "2026-11-01"
 
 
-def test_page_views_are_counted_in_the_minute_in_which_they_happened(flow: Flow) -> None:
+def test_page_views_are_counted_in_the_minute_in_which_they_happened(
+    flow: Flow, again_on_kafka: Again
+) -> None:
     with flow(page_views.app, day=DAY) as run:
         at = run.time
         for user, page, seen in [
@@ -37,9 +41,12 @@ def test_page_views_are_counted_in_the_minute_in_which_they_happened(flow: Flow)
         (late,) = run.late("views_per_minute")
         assert (late["row"]["user_id"], late["window_start"]) == (3, at("10:00"))
         run.verify()
+        again_on_kafka(run, page_views)
 
 
-def test_the_average_response_time_of_an_endpoint_is_that_of_its_last_hour(flow: Flow) -> None:
+def test_the_average_response_time_of_an_endpoint_is_that_of_its_last_hour(
+    flow: Flow, again_on_kafka: Again
+) -> None:
     with flow(response_times.app, day=DAY) as run:
         at = run.time
         for endpoint, took_ms, answered in [
@@ -63,6 +70,7 @@ def test_the_average_response_time_of_an_endpoint_is_that_of_its_last_hour(flow:
             ("/pay", 3, 200.0),
         ]
         run.verify()
+        again_on_kafka(run, response_times)
 
 
 def test_five_events_in_tumbling_windows_are_two_two_and_one(flow: Flow) -> None:
@@ -90,7 +98,9 @@ def test_three_events_in_hopping_windows_are_one_two_two_and_one(flow: Flow) -> 
         run.verify()
 
 
-def test_an_event_of_10_00_08_is_late_after_the_watermark_of_10_00_10(flow: Flow) -> None:
+def test_an_event_of_10_00_08_is_late_after_the_watermark_of_10_00_10(
+    flow: Flow, again_on_kafka: Again
+) -> None:
     topic = watermark.measurements
     with flow(watermark.app, day=DAY) as run:
         at = run.time
@@ -105,6 +115,7 @@ def test_an_event_of_10_00_08_is_late_after_the_watermark_of_10_00_10(flow: Flow
         (late,) = run.late("measurements_per_10_seconds")
         assert (late["row"]["at"], late["watermark"]) == (at("10:00:08"), at("10:00:10"))
         run.verify()
+        again_on_kafka(run, watermark)
 
 
 def test_a_backlog_is_a_spike_in_processing_time_and_none_in_event_time(flow: Flow) -> None:
@@ -127,7 +138,9 @@ def test_a_backlog_is_a_spike_in_processing_time_and_none_in_event_time(flow: Fl
         run.verify("orders_as_placed")
 
 
-def test_a_device_with_a_wrong_clock_that_was_offline_is_counted_when_it_measured(flow: Flow) -> None:
+def test_a_device_with_a_wrong_clock_that_was_offline_is_counted_when_it_measured(
+    flow: Flow, again_on_kafka: Again
+) -> None:
     with flow(devices.app, day=DAY) as run:
         at = run.time
         for hour in range(6, 13):
@@ -152,9 +165,10 @@ def test_a_device_with_a_wrong_clock_that_was_offline_is_counted_when_it_measure
             (99.0, "no usable event time")
         ]
         run.verify()
+        again_on_kafka(run, devices)
 
 
-def test_a_profile_is_what_its_newest_change_says(flow: Flow) -> None:
+def test_a_profile_is_what_its_newest_change_says(flow: Flow, again_on_kafka: Again) -> None:
     topic = profiles.profile_updates
     with flow(profiles.app, day=DAY) as run:
         run.feed(
@@ -168,3 +182,4 @@ def test_a_profile_is_what_its_newest_change_says(flow: Flow) -> None:
         run.feed(topic, {"user_id": 2, "name": "Bo", "country": "PE", "at": "10:06"})
         assert run.values("profiles", "user_id", "name", "country") == [(1, "Ann", "IS"), (2, "Bo", "PE")]
         run.verify()
+        again_on_kafka(run, profiles)

@@ -1,4 +1,4 @@
-"""A real Kafka of one broker, and a real schema registry, for the tests of a process."""
+"""A real schema registry for the tests of a process, beside their Kafka."""
 
 from __future__ import annotations
 
@@ -12,21 +12,7 @@ from tests.kafka.registry import Running, running, with_registry
 from tests.servers import Unavailable
 
 from penstock.errors import NotSupported, StorageError
-from penstock.kafka.cluster import Cluster, State
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[State]:
-    with tempfile.TemporaryDirectory(prefix="penstock-kafka-") as folder:
-        cluster = Cluster(Path(folder))
-        try:
-            state = cluster.up(port=0)
-        except (NotSupported, StorageError) as reason:
-            pytest.skip(f"Kafka: {reason.message}")
-        try:
-            yield state
-        finally:
-            cluster.down()
+from penstock.kafka.cluster import State
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from uuid import uuid4
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
+from tests.kafka.foreign import by_another_program
 
 import penstock as ps
 from penstock.app import reading, rebuild
@@ -99,6 +100,26 @@ def test_an_app_runs_on_kafka_as_it_does_on_the_embedded_log(
     told = {query.name: query for query in watch.look().queries}
     assert {query.lag_records for query in told.values()} == {0}
     assert told[f"per_minute{names}"].late == 1
+    app.close()
+
+
+def test_records_of_another_schema_are_put_aside_and_a_view_goes_on(
+    home: Path, kafka: State, spark: SparkSession
+) -> None:
+    name = by_another_program(kafka, b'{"id": 1}', b'{"id": "text"}', b"no json", b'{"id": 1}')
+    app = ps.App(name, home=home, log=kafka.url)
+    orders = app.topic(name, "id BIGINT NOT NULL", key="id")
+
+    @app.view(key="id", name=f"{name}.counted")
+    def counted() -> DataFrame:
+        return ps.aggregate(orders.stream(), by="id", n=ps.count())
+
+    graph = Graph(app, spark).analyse()
+    Runner(app, graph).once()
+    assert [(row["id"], row["n"]) for row in app.read(f"{name}.counted")] == [(1, 2)]
+    aside = app.log.topic(f"{name}.poison").latest()
+    assert {place: row["offset"] for place, row in aside.items()} == {"0:1": 1, "0:2": 2}
+    assert verify(app, graph, f"{name}.counted").verdict == "equal"
     app.close()
 
 

@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from tests.kafka.foreign import by_another_program, fresh
 from tests.servers import free_port
 
 import penstock as ps
 from penstock.kafka.address import Address
+from penstock.kafka.clients import Clients
 from penstock.kafka.cluster import State
+from penstock.kafka.declarations import SCHEMAS, Declarations
+from penstock.kafka.records import Codec
+from penstock.kafka.writing import Writing
 from penstock.opening import open_log
+from penstock.schema import RecordSchema
+
+RACERS = 4
 
 
 @pytest.fixture
 def log(kafka: State) -> Iterator[ps.Log]:
     with open_log(kafka.url) as opened:
         yield opened
-
-
-def fresh(word: str) -> str:
-    return f"{word}-{uuid4().hex[:8]}"
-
-
-def by_another_program(kafka: State, *values: bytes | None, partitions: int = 1) -> str:
-    """A topic that Penstock has never heard of, with these messages."""
-    name, settings = fresh("foreign"), Address.parse(kafka.url).client()
-    admin = AdminClient(settings)
-    for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-        made.result(30)
-    producer = Producer(settings)
-    for value in values:
-        producer.produce(name, value, b"key", partition=0)
-    assert producer.flush(30) == 0
-    return name
 
 
 def test_a_topic_of_another_program_is_one_of_bytes(kafka: State, log: ps.Log) -> None:
@@ -93,6 +87,87 @@ def test_what_another_program_set_stays(kafka: State, log: ps.Log) -> None:
     found = {key: entry.value for key, entry in described.result(30).items()}
     assert {key: found[key] for key in wanted} == wanted
     assert int(found["max.message.bytes"]) > 5_000_000
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_of_several_who_create_a_topic_at_once_one_succeeds(kafka: State, foreign: bool) -> None:
+    name = by_another_program(kafka, partitions=3) if foreign else fresh("raced")
+    together = threading.Barrier(RACERS)
+
+    def create(number: int) -> str | None:
+        """The id of what it created, None if another was faster."""
+        with open_log(kafka.url) as own:
+            together.wait(30)
+            try:
+                made = own.create_topic(
+                    name, f"n{number} BIGINT", partitions=number, retention=f"{number} days"
+                )
+            except ps.TopicExists:
+                return None
+            assert own.topic(name).settings == made.settings
+            return made.settings.id
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        created = [found for found in pool.map(create, range(1, RACERS + 1)) if found]
+    with open_log(kafka.url) as log:
+        settings = log.topic(name).settings
+        assert created == [settings.id]
+        admin = AdminClient(Address.parse(kafka.url).client())
+        assert len(admin.list_topics(name, timeout=30).topics[name].partitions) == settings.partitions
+        (described,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+        if not foreign:
+            assert described.result(30)["retention.ms"].value == str(settings.retention_ms)
+
+
+def test_what_came_too_late_is_not_the_last_word(kafka: State, log: ps.Log) -> None:
+    """Or compaction would leave it as the only one."""
+    name, clients = fresh("raced"), Clients(Address.parse(kafka.url))
+    made = log.create_topic(name, "n BIGINT").settings
+    writing = Writing(clients, Codec())
+    other = Declarations(clients, lambda: writing)
+    late = replace(made, id="late", schema=RecordSchema.of("text STRING"))
+    with pytest.raises(ps.TopicExists):
+        other.create(late, instead_of=None)
+    assert log.topic(name).settings == made
+    consumer = Consumer({**Address.parse(kafka.url).client(), "group.id": fresh("cli")})
+    _, end = consumer.get_watermark_offsets(TopicPartition(SCHEMAS, 0), timeout=30)
+    consumer.assign([TopicPartition(SCHEMAS, 0, end - 1)])
+    last = consumer.poll(30)
+    assert last is not None
+    assert json.loads(last.value() or b"")["id"] == made.id
+    for opened in (consumer, other, writing, clients):
+        opened.close()
+
+
+def test_a_topic_whose_creator_died_half_way_can_be_created(kafka: State, log: ps.Log) -> None:
+    name = fresh("half")
+    half = log.create_topic(name, "n BIGINT").settings
+    admin = AdminClient(Address.parse(kafka.url).client())
+    for gone in admin.delete_topics([name]).values():
+        gone.result(30)
+    made = log.create_topic(name, "text STRING")
+    made.append({"text": "whole"})
+    assert made.settings.id != half.id
+    assert [row["text"] for row in made.rows()] == ["whole"]
+
+
+def test_a_declaration_that_does_not_fit_what_is_stored_is_refused(
+    kafka: State, log: ps.Log, home: Path
+) -> None:
+    topic = log.create_topic(fresh("orders"), "id BIGINT")
+    topic.append({"id": 1})
+    app = ps.App("shop", home=home, log=kafka.url)
+    app.topic(topic.name, "id STRING")
+    with pytest.raises(ps.IncompatibleSchema, match='column "id"'):
+        _ = app.log
+    assert [row["id"] for row in topic.rows()] == [1]
+
+
+def test_a_topic_that_is_missing_is_named_with_one_that_is_alike(kafka: State, log: ps.Log) -> None:
+    name = log.create_topic(fresh("orders"), "id BIGINT").name
+    with pytest.raises(ps.UnknownTopic) as refused:
+        log.topic(f"{name}s")
+    assert refused.value.did_you_mean == name
 
 
 def test_kafkas_own_clients_read_what_was_appended(kafka: State, log: ps.Log) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.app import failures, reading
 from penstock.app.failures import Failure
 from penstock.app.graph import Graph
-from penstock.errors import QueryFailed
+from penstock.errors import QueryFailed, StorageError, Unreachable
 from penstock.flow import failure
 from penstock.flow.query import Query
 from penstock.follow.follower import Follower
@@ -153,7 +153,7 @@ class Runner:
             if not failure.is_passing(error):
                 self._note_failure(supervised)
                 raise
-            self._count_failure(supervised, diverged=False)
+            self._count_failure(supervised, outage=isinstance(error, Unreachable))
 
     def _finished(self, supervised: Supervised) -> bool:
         """For a run to the end: whether it is there; starts a failed one again."""
@@ -179,11 +179,15 @@ class Runner:
         self._note_progress(supervised)
         supervised.last_error = failure.gist(text)
         supervised.query.running = None
-        self._count_failure(supervised, diverged="Diverged" in text)
+        self._count_failure(
+            supervised, diverged="Diverged" in text, outage=f"{Unreachable.__name__}:" in text
+        )
 
-    def _count_failure(self, supervised: Supervised, *, diverged: bool) -> None:
+    def _count_failure(self, supervised: Supervised, *, diverged: bool = False, outage: bool) -> None:
+        """`outage`: the log was away, and what it did not answer says nothing about the query's state."""
         supervised.failures += 1
-        if (diverged or supervised.failures == 2) and supervised.query.can_replay():
+        suspect = diverged or (supervised.failures == 2 and not outage)
+        if suspect and _can_replay(supervised.query):
             supervised.query.forget_state()
             supervised.rebuilt += 1
         supervised.given_up = supervised.failures >= self.failures_max
@@ -216,6 +220,13 @@ class Runner:
         )
         thread.start()
         self._threads.append(thread)
+
+
+def _can_replay(query: Query) -> bool:
+    try:
+        return query.can_replay()
+    except StorageError:  # nobody can tell now
+        return False
 
 
 def _follow(follower: Follower, stopping: threading.Event) -> None:

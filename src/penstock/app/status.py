@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.app.reading import late_count
 from penstock.app.watermark import Backlog, Held, backlog, held_back
+from penstock.errors import StorageError
 from penstock.flow.failure import is_sparks
 from penstock.flow.offset import NEVER_US, Ends
 from penstock.flow.plan import Scan, beginning
@@ -67,6 +68,7 @@ class Status:
     running_s: float
     queries: tuple[QueryStatus, ...]
     followers: tuple[FollowerStatus, ...]
+    log_error: str | None = None  # the log does not answer: the rest is as it was before
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Watch:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._began = time.monotonic()
+        self._last = Status(time.time_ns() // 1_000, 0.0, (), ())
         self._seen = {query.name: _Seen(_read(self._stored(query))) for query in runner.graph.queries()}
 
     def _stored(self, query: Query) -> Ends:
@@ -103,6 +106,29 @@ class Watch:
         return beginning(self._runner.app.log, Scan(query.members[0].topics)).ends
 
     def look(self) -> Status:
+        """How everything fares. A log that is away for a while is no reason to stop looking."""
+        try:
+            self._last = self._look()
+        except StorageError as error:
+            self._last = self._still(error)
+        return self._last
+
+    def _still(self, error: StorageError) -> Status:
+        """What is known without the log."""
+        fresh = {supervised.query.name: supervised for supervised in self._runner.supervised}
+        queries = tuple(
+            replace(
+                known,
+                state=_state(fresh[known.name]),
+                restarts=fresh[known.name].restarts,
+                last_error=fresh[known.name].last_error,
+            )
+            for known in self._last.queries
+        )
+        running_s = time.monotonic() - self._began
+        return Status(time.time_ns() // 1_000, running_s, queries, self._last.followers, str(error))
+
+    def _look(self) -> Status:
         now_us = time.time_ns() // 1_000
         queries = tuple(self._query(supervised, now_us) for supervised in self._runner.supervised)
         # A copy of the dict: followers are added while the runner starts.

@@ -74,8 +74,8 @@ class Session:
         return address_of(self.home) if self.on_kafka else str(self.folder)
 
     @property
-    def where(self) -> str:
-        """The address as it may be shown: without a password."""
+    def shown(self) -> str:
+        """The same for people and programs to read: without a password."""
         from penstock.kafka.address import Address
 
         return Address.shown(self.address) if self.on_kafka else self.address

@@ -159,9 +159,9 @@ def list_(ctx: typer.Context, home: Home = None, as_json: AsJson = False) -> Non
         with session.log() as log:
             found = [_summary(log, name) for name in log.topics()]
     if session.json:
-        output.emit({"home": session.where, "topics": found})
+        output.emit({"home": session.shown, "topics": found})
     elif not found:
-        output.note(f"no topics in {session.where}; create one with: penstock topic create NAME")
+        output.note(f"no topics in {session.shown}; create one with: penstock topic create NAME")
     else:
         columns = ("topic", "partitions#", "records#", "size#", "last append", "schema~")
         output.show(output.table(columns, [_list_row(one) for one in found]))

@@ -130,6 +130,8 @@ def lines(status: Status) -> Iterator[str]:
         if query.last_error and query.restarts:
             parts.append(f"{words.count(query.restarts, 'restart')}: {query.last_error}")
         yield f"{at} {query.name}: {', '.join(parts)}"
+    if status.log_error:
+        yield f"{at} {status.log_error}"
     for follower in status.followers:
         if follower.behind or follower.last_error:
             yield f"{at} follower of {follower.view}: {_follower(follower)}"
@@ -170,7 +172,8 @@ def _follower(follower: FollowerStatus) -> str:
 
 
 def _errors(status: Status) -> list[tuple[str, str]]:
-    return [(query.name, query.last_error) for query in status.queries if query.last_error]
+    of_log = [("log", status.log_error)] if status.log_error else []
+    return of_log + [(query.name, query.last_error) for query in status.queries if query.last_error]
 
 
 def _summary(query: QueryStatus) -> tuple[str, ...]:

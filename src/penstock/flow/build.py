@@ -81,7 +81,7 @@ class Build:
 
     session: SparkSession
     log: Log
-    home: str  # where the log is: a folder, or kafka://…
+    home: str = field(repr=False)  # where the log is: a folder, or kafka://…, maybe with a password
     mode: Mode = "stream"
     clock: Clock = "event"
     ticks: bool = False

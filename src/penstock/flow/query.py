@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ _GONE = ".gone-"
 class Place:
     """Where a query lives: the log, its own folder for checkpoints, its name in the log."""
 
-    log: str
+    log: str = field(repr=False)  # there may be a password in it
     folder: Path
     producer: str
 

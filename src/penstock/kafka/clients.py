@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.errors import PenstockError
+from penstock.errors import NotAllowed, PenstockError
 from penstock.kafka.address import Address
 from penstock.kafka.refusals import Heard, error_of
 
@@ -22,6 +22,7 @@ ANSWER_S = 30.0
 _FIRST_ANSWER_S = 10.0
 _KEPT_MAX = 8
 _PAUSE_S = 0.01
+_LOOK_S = 1.0
 _NOT_YET = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -45,8 +46,16 @@ class Clients:
 
     def check(self) -> None:
         """Whether anybody answers. Raises Unreachable or NotAllowed, soon."""
-        with self.translating():
-            self.admin.list_topics(timeout=_FIRST_ANSWER_S)
+        deadline = time.monotonic() + _FIRST_ANSWER_S
+        while True:
+            try:
+                self.admin.list_topics(timeout=_LOOK_S)
+                return
+            except KafkaException as failure:
+                error = self.translated(error_of(failure))
+                if isinstance(error, NotAllowed) or time.monotonic() > deadline:
+                    raise error from failure
+            time.sleep(_PAUSE_S)
 
     @property
     def admin(self) -> AdminClient:
@@ -90,14 +99,14 @@ class Clients:
             )
 
     @contextlib.contextmanager
-    def reader(self) -> Iterator[Consumer]:
+    def reader(self, topic: str = "") -> Iterator[Consumer]:
         """A consumer to read with, kept for the next reader: one costs a connection and threads."""
         with self._mutex:
             consumer = self._free.pop() if self._free else None
         consumer = consumer or self.consumer()
         whole = False
         try:
-            with self.translating():
+            with self.translating(f'topic "{topic}"' if topic else ""):
                 yield consumer
             whole = True
         except GeneratorExit:
@@ -137,16 +146,21 @@ class Clients:
             return {key: future.result(ANSWER_S) for key, future in futures.items()}
 
     @contextlib.contextmanager
-    def translating(self) -> Iterator[None]:
+    def translating(self, about: str = "") -> Iterator[None]:
+        """`about`: what is asked for."""
         try:
             yield
         except KafkaException as failure:
-            raise self.translated(error_of(failure)) from failure
+            raise self.translated(error_of(failure), about) from failure
         except TimeoutError as failure:
-            raise self.translated(KafkaError(KafkaError._TIMED_OUT)) from failure
+            raise self.translated(KafkaError(KafkaError._TIMED_OUT), about) from failure
 
-    def translated(self, error: KafkaError) -> PenstockError:
-        return self.heard.translated(error, str(self.address))
+    def translated(self, error: KafkaError, about: str = "") -> PenstockError:
+        admin = self._admin
+        if admin is not None:  # it tells what its connections said only when it is asked
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                admin.poll(0)
+        return self.heard.translated(error, str(self.address), about=about)
 
     def close(self) -> None:
         """Nothing of librdkafka's is left to the garbage collector, which may run in a forked child."""

@@ -68,7 +68,7 @@ class Cluster:
             raise BadOption(f"{brokers} brokers.", hint=f"choose 1 to {_BROKERS_MAX}")
         state = self.state()
         if state is None:
-            state = self._create(brokers, port)
+            state = self.create(brokers=brokers, port=port)
         elif len(state.nodes) != brokers:
             raise BadOption(
                 f"the Kafka under {self.folder} has {len(state.nodes)} brokers, not {brokers}.",
@@ -137,7 +137,8 @@ class Cluster:
 
     # ---- starting -------------------------------------------------------------------------------
 
-    def _create(self, brokers: int, port: int) -> State:
+    def create(self, *, brokers: int = 1, port: int = _PORT) -> State:
+        """Set brokers up without starting them: `server.properties` of each may still be added to."""
         libraries = jars.folder_of(jars.BROKER)
         self.folder.mkdir(parents=True, exist_ok=True)
         ports = list(_free_ports(2 * brokers, port))
@@ -157,7 +158,7 @@ class Cluster:
     def _format(self, node: Node, state: State, libraries: Path) -> subprocess.Popen[str]:
         place = self._place(node)
         place.mkdir(parents=True, exist_ok=True)
-        properties = place / "server.properties"
+        properties = self.properties(node)
         wanted = _properties(node, state.nodes, place / "data")
         properties.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()))
         command = [
@@ -169,7 +170,7 @@ class Cluster:
     def _start(self, node: Node, libraries: Path) -> Node:
         place = self._place(node)
         command = [
-            jars.java(), *_JVM, "-cp", f"{libraries}/*", _MAIN, str(place / "server.properties"),
+            jars.java(), *_JVM, "-cp", f"{libraries}/*", _MAIN, str(self.properties(node)),
         ]  # fmt: skip
         with (place / "server.log").open("ab") as printed:
             # Not a Popen: the broker outlives the program that started it.
@@ -200,6 +201,9 @@ class Cluster:
                     f"the brokers did not answer within {_UP_S:g} s.", hint=f"see the logs in {self.folder}"
                 )
             time.sleep(_LOOK_S)
+
+    def properties(self, node: Node) -> Path:
+        return self._place(node) / "server.properties"
 
     def _place(self, node: Node) -> Path:
         return (self.folder / f"broker-{node.number}").absolute()

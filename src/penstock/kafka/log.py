@@ -1,14 +1,9 @@
-"""The log port on a Kafka cluster.
-
-Kafka has no place for what a topic is declared with: a compacted topic of ours, `_penstock_schemas`, does. A
-topic that is not in there is one of bytes, until it is created here with the schema it should be read by.
-"""
+"""The log port on a Kafka cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import threading
 import time
 import uuid
@@ -30,10 +25,11 @@ from confluent_kafka.admin import (
 from penstock.errors import Contended, NotSupported, TopicExists, UnknownTopic
 from penstock.kafka.address import Address
 from penstock.kafka.clients import ANSWER_S, Clients
+from penstock.kafka.declarations import SCHEMAS, Declarations
 from penstock.kafka.groups import Groups
 from penstock.kafka.membership import KafkaMember
 from penstock.kafka.reading import Reading
-from penstock.kafka.records import Codec, Outgoing, Poison
+from penstock.kafka.records import Codec, Poison
 from penstock.kafka.refusals import error_of
 from penstock.kafka.registry import Registry
 from penstock.kafka.table import Table
@@ -56,10 +52,10 @@ from penstock.schema import RecordSchema
 if TYPE_CHECKING:
     from penstock.kafka.avro import Avro
 
-SCHEMAS = "_penstock_schemas"
 POISON = ".poison"
 _LEDGER_PARTITIONS = 16  # a producer that dies inside a transaction holds back those in its partition
 _PAUSE_S = 0.02
+_CREATING_S = 5.0  # between declaring a topic and creating it, where its creator lives
 _SEGMENT_BYTES_MIN = 1 << 20  # Kafka's own
 _OVERHEAD_BYTES = 1 << 20  # JSON, keys and framing around a record
 
@@ -76,17 +72,15 @@ class KafkaLog:
         self._codec = Codec(self._avro)
         self._clients = Clients(address)
         self._clients.check()
-        self._schemas = Table(self._clients, SCHEMAS, partitions=1)
+        self._declarations = Declarations(self._clients, lambda: self._writing)
         self._reading = Reading(self._clients, self._codec, self._ruined)
         self._groups = Groups(self._clients, self._reading)
         self._mutex = threading.RLock()
         # Made by whoever writes first: Spark's workers only read, and each has a log of its own.
         self._writer: Writing | None = None
         self._atomic: Transactions | None = None
-        self._parsed: dict[str, tuple[bytes, TopicSettings]] = {}
         self._members: list[KafkaMember] = []
         self._told: set[tuple[str, int, int]] = set()
-        self._schemas.read()
 
     @property
     def _writing(self) -> Writing:
@@ -106,22 +100,13 @@ class KafkaLog:
     # ---- topics ------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        self._schemas.read()
+        self._declarations.read()
         return sorted(name for name in self._partitions() if not name.startswith("_"))
 
     def settings(self, name: str) -> TopicSettings:
         check_name("topic", name)
-        return self._known(name) or self._known(name, anew=True) or self._of_bytes(name)
-
-    def _known(self, name: str, *, anew: bool = False) -> TopicSettings | None:
-        stored = (self._schemas.read() if anew else self._schemas.known()).get(name)
-        if stored is None:
-            return None
-        before = self._parsed.get(name)
-        if before is None or before[0] != stored:
-            settings = TopicSettings.from_json(json.loads(stored))
-            before = self._parsed[name] = stored, replace(settings, format=settings.format or "json")
-        return before[1]
+        known = self._declarations.known
+        return known(name) or known(name, anew=True) or self._of_bytes(name)
 
     def _of_bytes(self, name: str) -> TopicSettings:
         found = self._partitions()
@@ -138,16 +123,16 @@ class KafkaLog:
 
     def create_topic(self, wanted: TopicSettings, *, dated: bool = False) -> TopicSettings:
         """`dated`: its records will say themselves when they were appended, until `restoring` ends."""
-        wanted = replace(wanted, id=uuid.uuid4().hex)
+        known = self._declarations.known(wanted.name, anew=True)
         there = self._partitions().get(wanted.name)
-        if there is None:
-            wanted = self._formatted(wanted)
-            self._create(wanted, dated=dated)
-        elif self._known(wanted.name, anew=True) is not None:
+        if known is not None and (there is not None or self._comes_to_be(known)):
             raise TopicExists(wanted.name)
-        else:  # somebody else's: from here on it has a schema
-            wanted = self._formatted(replace(wanted, partitions=there), foreign=True)
-        self.declare(wanted)
+        wanted = replace(wanted, id=uuid.uuid4().hex, partitions=there or wanted.partitions)
+        wanted = self._formatted(wanted, foreign=there is not None)
+        # Declared first: that is where it is decided who of several creates it.
+        self._declarations.create(wanted, instead_of=known)
+        if there is None:  # or it is another program's, and has a schema from here on
+            self._create(wanted, dated=dated)
         return wanted
 
     def _formatted(self, wanted: TopicSettings, *, foreign: bool = False) -> TopicSettings:
@@ -157,7 +142,30 @@ class KafkaLog:
         avro = self._codec.avro(wanted)
         return avro.adopted(wanted) if foreign else avro.created(wanted)
 
+    def _comes_to_be(self, known: TopicSettings) -> bool:
+        """Whether a topic that is declared and not there is being created: its creator may have died."""
+        deadline = time.monotonic() + _CREATING_S
+        while time.monotonic() < deadline:
+            if known.name in self._partitions():
+                return True
+            if self._declarations.known(known.name, anew=True) != known:  # it was being deleted
+                return False
+            time.sleep(_PAUSE_S)
+        return False
+
     def _create(self, wanted: TopicSettings, *, dated: bool) -> None:
+        try:
+            self._create_in_kafka(wanted, dated=dated)
+        except BaseException:
+            if self._is_declared(wanted):
+                self._declarations.forget(wanted.name)
+            raise
+
+    def _is_declared(self, wanted: TopicSettings) -> bool:
+        known = self._declarations.known(wanted.name, anew=True)
+        return known is not None and known.id == wanted.id
+
+    def _create_in_kafka(self, wanted: TopicSettings, *, dated: bool) -> None:
         deadline = time.monotonic() + ANSWER_S
         times = {"message.timestamp.type": "CreateTime"} if dated else {}
         config = {**self._config(wanted), **times}
@@ -170,10 +178,10 @@ class KafkaLog:
             except KafkaException as failure:
                 error = error_of(failure)
                 if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise self._clients.translated(error) from failure
-                if self._known(wanted.name, anew=True) is not None or time.monotonic() > deadline:
+                    raise self._clients.translated(error, f'topic "{wanted.name}"') from failure
+                if not self._is_declared(wanted) or time.monotonic() > deadline:
                     raise TopicExists(wanted.name) from failure
-            time.sleep(_PAUSE_S)  # one of that name is still being deleted, or being declared by another
+            time.sleep(_PAUSE_S)  # one of that name is still being deleted
         self._await(wanted.name, wanted.partitions)
 
     def _await(self, name: str, partitions: int) -> None:
@@ -220,20 +228,14 @@ class KafkaLog:
             except KafkaException as failure:  # Kafka's own tools may have been faster
                 if error_of(failure).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
-        self._write_schema(name, None)
-        self._parsed.pop(name, None)
+        self._declarations.forget(name)
         deadline = time.monotonic() + ANSWER_S
         while name in self._partitions() and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
     def declare(self, settings: TopicSettings) -> None:
         """What a topic is from now on."""
-        self._write_schema(settings.name, json.dumps(settings.to_json()).encode())
-
-    def _write_schema(self, name: str, value: bytes | None) -> None:
-        message = Outgoing(name.encode(), value)
-        ranges = self._writing.send(SCHEMAS, iter([(0, message)]))
-        self._schemas.read(until={0: ranges[0][1]})
+        self._declarations.change(settings)
 
     def _config(self, settings: TopicSettings) -> dict[str, str]:
         """What of a topic's settings is Kafka's business."""
@@ -264,7 +266,7 @@ class KafkaLog:
         return position_of(settings.name, self._writing.append(settings, parts))
 
     def _check_current(self, settings: TopicSettings) -> None:
-        known = self._known(settings.name)
+        known = self._declarations.known(settings.name)
         if known is not None and (known.id, known.version) != (settings.id, settings.version):
             raise StaleAppend({})
         if known is None and settings.id:
@@ -390,7 +392,7 @@ class KafkaLog:
             members, self._members = self._members, []
         for member in members:
             member.leave()
-        for opened in (self._atomic, self._writer, self._schemas, self._clients):
+        for opened in (self._atomic, self._writer, self._declarations, self._clients):
             if opened is not None:
                 opened.close()
 

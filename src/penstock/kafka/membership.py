@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import NotOwner
 from penstock.kafka.clients import ANSWER_S, Clients
-from penstock.kafka.refusals import LOST_MEMBER, error_of
+from penstock.kafka.refusals import LOST_MEMBER, NO_RIGHT, error_of
 from penstock.log.port import Assignment, Owned
 
 LEASE_S_MIN = 6.0
@@ -130,8 +130,8 @@ class KafkaMember:
     def _serve(self, timeout_s: float) -> None:
         message = self._consumer.poll(timeout_s)
         error = message.error() if message is not None else None
-        if error is not None and error.fatal():
-            raise self._clients.translated(error)
+        if error is not None and (error.fatal() or error.code() in NO_RIGHT):
+            raise self._clients.translated(error, f'group "{self._group}", topic "{self._topic}"')
 
     def _look_up(self) -> None:
         """Where the group stands in partitions that have just come."""

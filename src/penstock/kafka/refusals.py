@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections import deque
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import BadOption, NotAllowed, PenstockError, StorageError, Unreachable
 
-_NOT_ALLOWED = {
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
+_NOT_KNOWN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
+NO_RIGHT = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError._SSL,
 }
+_NOT_ALLOWED = {*_NOT_KNOWN, *NO_RIGHT, KafkaError._SSL}
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -51,28 +52,55 @@ LOST_MEMBER = {
 _FRESH_S = 30.0
 
 
+_COMPLAINTS_MAX = 10
+_HOW_LONG = re.compile(r"\s*\(after \d+ ?ms[^)]*\)")
+
+
 class Heard:
-    """The last thing a client's connections complained about: a request only says that time was up."""
+    """What a client's connections complained about last: a request only says that time was up."""
 
     def __init__(self) -> None:
-        self._refused: KafkaError | None = None
-        self._at = 0.0
+        self._complaints: deque[tuple[float, KafkaError]] = deque(maxlen=_COMPLAINTS_MAX)
 
     def __call__(self, error: KafkaError) -> None:
-        if error.code() in _NOT_ALLOWED:
-            self._refused, self._at = error, time.monotonic()
+        if error.code() in _NOT_ALLOWED or error.code() == KafkaError._TRANSPORT:
+            self._complaints.append((time.monotonic(), error))
 
-    def translated(self, error: KafkaError, server: str) -> PenstockError:
-        code, said = error.code(), error.str()
-        if code in _UNREACHABLE and self._refused and time.monotonic() - self._at < _FRESH_S:
-            code, said = self._refused.code(), self._refused.str()
+    def refusal(self) -> KafkaError | None:
+        """That it will not have us, if it said so a moment ago."""
+        return next((error for error in self._fresh() if error.code() in _NOT_ALLOWED), None)
+
+    def translated(self, error: KafkaError, server: str, *, about: str = "") -> PenstockError:
+        """`about`: what was asked for."""
+        if error.code() in _UNREACHABLE:
+            error = self.refusal() or next(iter(self._fresh()), error)
+        code, said = error.code(), _HOW_LONG.sub("", error.str()).rstrip(".")
         if code in _NOT_ALLOWED:
-            return NotAllowed(server, said)
+            return NotAllowed(server, f"{said} ({about})" if about else said, hint=_way_out(code))
         if code in _UNREACHABLE:
-            return Unreachable(server, said, hint="is it running? what was under way may have arrived or not")
+            return Unreachable(server, said, hint=_IS_IT_THERE)
         if code in (KafkaError._INVALID_ARG, KafkaError.INVALID_CONFIG):
             return BadOption(f"{server}: {said}.", hint="see librdkafka's list of settings")
         return StorageError(f"{server}: {said} ({error.name()}).", hint="see the brokers' logs")
+
+    def _fresh(self) -> list[KafkaError]:
+        """The newest first."""
+        now = time.monotonic()
+        return [error for at, error in reversed(tuple(self._complaints)) if now - at < _FRESH_S]
+
+
+_IS_IT_THERE = (
+    "is it running? does it want TLS or a password (?security.protocol=…)? "
+    "what was under way may have arrived or not"
+)
+
+
+def _way_out(code: int) -> str:
+    if code in NO_RIGHT:
+        return "give its user that right (kafka-acls --add …; docs/KAFKA.md lists which are needed)"
+    if code in _NOT_KNOWN:
+        return "check the user, the password, sasl.mechanism and security.protocol in the address"
+    return "check security.protocol and ssl.ca.location in the address"
 
 
 def error_of(failure: KafkaException) -> KafkaError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -23,12 +24,19 @@ _PAUSE_S = 0.005
 _LOOK_S = 0.2
 _MANY = 10_000
 
+Counts = Callable[[bytes, bytes], bool]
+"""Whether a value may follow another one of the same key; one that may not is left out."""
+
 
 class Table:
     """Thread-safe. Made by whoever comes first."""
 
-    def __init__(self, clients: Clients, topic: str, *, partitions: int) -> None:
+    def __init__(
+        self, clients: Clients, topic: str, *, partitions: int, counts: Counts | None = None
+    ) -> None:
         self.topic, self.partitions = topic, partitions
+        self.void: set[str] = set()  # keys whose newest value does not count
+        self._counts = counts
         self._clients = clients
         self._mutex = threading.RLock()
         self._found: dict[str, bytes] = {}
@@ -43,14 +51,14 @@ class Table:
 
     def known(self) -> Mapping[str, bytes]:
         """What has come in by now, without asking."""
-        with self._mutex, self._clients.translating():
+        with self._mutex, self._translating():
             self._take_in(0.0)
             return self._found
 
     def read(self, key: str | None = None, *, until: Mapping[int, int] | None = None) -> Mapping[str, bytes]:
         """Everything that is visible now, in the partition of `key` or in all of them; or up to `until`."""
         numbers = range(self.partitions) if key is None else [self.partition_of(key)]
-        with self._mutex, self._clients.translating():
+        with self._mutex, self._translating():
             if until is None:
                 until = {n: self._clients.ends(self._consumer, self.topic, n)[1] for n in numbers}
             deadline = time.monotonic() + ANSWER_S
@@ -65,7 +73,7 @@ class Table:
         number = self.partition_of(key)
         written = self._written(number)
         deadline = time.monotonic() + ANSWER_S
-        with self._clients.translating():
+        with self._translating():
             while self._clients.ends(self._consumer, self.topic, number)[1] < written:
                 if time.monotonic() > deadline:
                     raise Contended(
@@ -78,6 +86,9 @@ class Table:
     def close(self) -> None:
         with self._mutex:
             self._consumer.close()
+
+    def _translating(self) -> AbstractContextManager[None]:
+        return self._clients.translating(f'topic "{self.topic}"')
 
     def _written(self, number: int) -> int:
         """The end of a partition, transactions under way included."""
@@ -113,6 +124,11 @@ class Table:
     def _keep(self, message: Message) -> None:
         self._next[message.partition() or 0] = (message.offset() or 0) + 1
         key, value = (message.key() or b"").decode(), message.value()
+        before = self._found.get(key)
+        if value and before and self._counts and not self._counts(before, value):
+            self.void.add(key)
+            return
+        self.void.discard(key)
         if value is None:
             self._found.pop(key, None)
         else:
@@ -128,7 +144,7 @@ class Table:
 
         wanted = NewTopic(self.topic, self.partitions, -1, config=_CONFIG)
         (made,) = self._clients.admin.create_topics([wanted]).values()
-        with self._clients.translating():
+        with self._translating():
             try:
                 made.result(ANSWER_S)
             except KafkaException as failure:
@@ -150,4 +166,9 @@ class Table:
         return found.error is None and bool(leaders) and all(leaders)
 
 
-_PASSING = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError.UNKNOWN_TOPIC_OR_PART}
+_PASSING = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,  # see reading.py
+}

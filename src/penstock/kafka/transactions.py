@@ -11,7 +11,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -96,7 +96,7 @@ class Transactions:
         producer = self._clients.producer(
             transactional_id=f"penstock.{id}", transaction_timeout_ms=_TIMEOUT_MS
         )
-        with self._clients.translating():
+        with self._clients.translating(f'producer "{id}"'):
             producer.init_transactions(ANSWER_S * 2)
         # From here on no older instance writes; what it had begun has been ended.
         before = State.read(self._ledger.settled(id).get(id))
@@ -182,7 +182,7 @@ class Transactions:
             self._commit(opened)
             return stored
         except KafkaException as failure:
-            raise self._given_up(id, opened, failure) from failure
+            raise self._given_up(id, opened, failure, [*parts, LEDGER]) from failure
         except BaseException:
             self._abort(opened)
             raise
@@ -211,7 +211,7 @@ class Transactions:
         except SystemError as mixed:  # confluent-kafka calls back while its own exception is on the way
             raise KafkaException(_fatal(producer, mixed)) from mixed
         if delivery.error is not None or left:
-            raise KafkaException(delivery.error or KafkaError(KafkaError._TIMED_OUT))
+            raise KafkaException(_cause(producer, delivery.error or KafkaError(KafkaError._TIMED_OUT)))
 
     def _commit(self, opened: _Open) -> None:
         for attempt in range(_COMMITS_MAX):
@@ -222,7 +222,9 @@ class Transactions:
                 if not error_of(failure).retriable() or attempt == _COMMITS_MAX - 1:
                     raise
 
-    def _given_up(self, id: str, opened: _Open, failure: KafkaException) -> PenstockError:
+    def _given_up(
+        self, id: str, opened: _Open, failure: KafkaException, topics: Sequence[str]
+    ) -> PenstockError:
         error = error_of(failure)
         if error.code() in FENCED:
             opened.usable = False
@@ -233,7 +235,7 @@ class Transactions:
             _close(opened.producer)
             return Fenced(id, epoch=opened.state.epoch, current=current)
         self._abort(opened, open_still=error.txn_requires_abort())
-        return self._clients.translated(error)
+        return self._clients.translated(error, f"one of the topics {', '.join(topics)}")
 
 
 def _close(producer: Producer) -> None:
@@ -241,6 +243,17 @@ def _close(producer: Producer) -> None:
     # It may be closed already, or fenced: of that, confluent-kafka makes a SystemError.
     with contextlib.suppress(KafkaException, RuntimeError, SystemError):
         producer.close()
+
+
+def _cause(producer: Producer, error: KafkaError) -> KafkaError:
+    """Of what a transaction failed, where its messages only say that they were given up for it."""
+    if error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+        return error
+    try:
+        producer.begin_transaction()  # which a failed transaction refuses, and says why
+    except KafkaException as failure:
+        return error_of(failure)
+    return error
 
 
 def _fatal(producer: Producer, mixed: SystemError) -> KafkaError:

@@ -107,7 +107,7 @@ class Writing:
     def send(self, topic: str, messages: Iterator[tuple[int, Outgoing]]) -> Ranges:
         delivery = Delivery()
         try:
-            with self._clients.translating():
+            with self._clients.translating(f'topic "{topic}"'):
                 for number, message in messages:
                     hand_over(self._producer, topic, number, message, delivery)
         except PenstockError as error:
@@ -117,12 +117,14 @@ class Writing:
         delivery.all_sent.wait(ANSWER_S * 2)  # the producer gives up before that
         stored = delivery.ranges.get(topic, {})
         if delivery.error is not None or not delivery.all_sent.is_set():
-            raise self._failed(delivery.error, stored)
+            raise self._failed(topic, delivery.error, stored)
         return stored
 
-    def _failed(self, error: KafkaError | None, stored: Mapping[int, tuple[int, int]]) -> PenstockError:
+    def _failed(
+        self, topic: str, error: KafkaError | None, stored: Mapping[int, tuple[int, int]]
+    ) -> PenstockError:
         known = error or KafkaError(KafkaError._TIMED_OUT)
-        return self._clients.translated(known).after_storing(stored)
+        return self._clients.translated(known, f'topic "{topic}"').after_storing(stored)
 
     def _serve(self) -> None:
         while not self._closing.is_set():
