@@ -242,12 +242,12 @@ class App:
             for name in {definition.function.__module__ for definition in self.definitions.values()}:
                 if name in sys.modules:
                     send_by_value(sys.modules[name])
-        held = self._held()
-        settings = connector.settings() if held and is_kafka(self.address) else {}
+        held, settings = self._held(), self.spark_settings
+        if held and is_kafka(self.address):
+            settings = connector.with_connector(settings)
         session = start_session(
-            self.name, master=self.spark, settings={**settings, **self.spark_settings},
-            checkpoints=self.checkpoints, held=held,
-        )  # fmt: skip
+            self.name, master=self.spark, settings=settings, checkpoints=self.checkpoints, held=held
+        )
         check_log(session.sparkContext.master or LOCAL, self.address)  # it may be the program's own
         return session
 

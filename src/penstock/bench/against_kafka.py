@@ -105,7 +105,7 @@ def _count_both(line: Line, folder: str, url: str, topic: str, number: int, atte
     from penstock.flow.session import start_session
 
     Path(folder).mkdir()
-    bench = FlowBench(start_session("bench", settings=connector.settings()), Path(folder))
+    bench = FlowBench(start_session("bench", settings=connector.with_connector({})), Path(folder))
     batches = events(number, keys=COUNT.keys)
     ours = [bench.ours(COUNT, batches) for _ in range(attempts + 1)]  # the first compiles
     theirs = [bench.from_kafka(COUNT, url, topic) for _ in range(attempts + 1)]

@@ -64,7 +64,7 @@ def measure(sizes: Sizes, *, home: Path | None, progress: Progress) -> Report:
         cluster = Cluster(folder / "kafka")
         url = cluster.up(port=0).url
         try:
-            session = start_session("bench", settings=connector.settings(), held=_HELD)
+            session = start_session("bench", settings=connector.with_connector({}), held=_HELD)
             return Report("latency", facts, list(_measured(session, folder, url, sizes, progress)))
         finally:
             cluster.down(delete=True)

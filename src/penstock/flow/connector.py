@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import NotSupported
@@ -14,10 +15,15 @@ if TYPE_CHECKING:
 _CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
-def settings() -> dict[str, str]:
-    """For a session that will need it. One that runs already cannot get it: with `ADD JAR` a query starts,
-    and fails when its first long batch ends, because the driver does not find its classes."""
-    return {"spark.jars": ",".join(str(jar) for jar in sorted(jars.connector().glob("*.jar")))}
+def with_connector(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a session that will need it.
+
+    One that runs already cannot get it: with `ADD JAR` a query starts, and fails when its first long batch
+    ends, because the driver does not find its classes.
+    """
+    given = [settings["spark.jars"]] if settings.get("spark.jars") else []
+    ours = [str(jar) for jar in sorted(jars.connector().glob("*.jar"))]
+    return {**settings, "spark.jars": ",".join([*given, *ours])}
 
 
 def check(session: SparkSession) -> None:

@@ -32,8 +32,8 @@ _EVERYWHERE = {
     "spark.sql.adaptive.enabled": "false",
     # A plan is known by its text, which must not be shortened.
     "spark.sql.debug.maxToStringFields": "100000",
-    # A plan shows the options of its source, and the log's address may have a password in it.
-    "spark.sql.redaction.options.regex": "(?i)url|kafka://[^?]*@",
+    # A plan shows the options of its source, among which may be a password.
+    "spark.sql.redaction.options.regex": "(?i)url|password|kafka://[^?]*@",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     # A query that was stopped in the middle of a batch matches a Python traceback with a recursive regex.
