@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import Popen
@@ -14,6 +15,7 @@ from tests.cli.command import Command, error_of
 from tests.waiting import wait_until
 
 import penstock as ps
+from penstock.cli.interrupt import Interrupt
 from penstock.cli.places import parse_place
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -233,3 +235,12 @@ def test_nothing_is_left_open(cli: Command, topic: ps.Topic) -> None:
 
 def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_an_interrupt_that_python_dropped_is_made_good() -> None:
+    interrupt = Interrupt()
+    with interrupt.watching():
+        with suppress(KeyboardInterrupt):  # as the end of a generator does
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.check()

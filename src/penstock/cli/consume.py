@@ -134,11 +134,18 @@ def _plainly(
 
     tail = Tail(log.topic(topic), place, partition=partition, on_lost=on_lost.value)
     left = sys.maxsize if count is None else count
-    for event in tail.read(follow=follow, before_waiting=sys.stdout.flush):
-        sys.stdout.write(write(event))
-        left -= 1
-        if not left:
-            break
+    interrupt = Interrupt()
+
+    def rest() -> None:
+        sys.stdout.flush()
+        interrupt.check()
+
+    with interrupt.watching():
+        for event in tail.read(follow=follow, before_waiting=rest):
+            sys.stdout.write(write(event))
+            left -= 1
+            if not left:
+                break
     sys.stdout.flush()
     if tail.missed:
         output.note(f"retention had removed {words.count(tail.missed, 'record')} before they were read")

@@ -9,7 +9,10 @@ from types import FrameType
 
 
 class Interrupt:
-    """Within `held`, an interrupt waits until the block is left; elsewhere it comes at once."""
+    """Within `held`, an interrupt waits until the block is left; elsewhere it comes at once.
+
+    Python drops one that falls into the end of a generator: `check` makes it good.
+    """
 
     def __init__(self) -> None:
         self._holding = False
@@ -30,11 +33,13 @@ class Interrupt:
             yield
         finally:
             self._holding = False
+        self.check()
+
+    def check(self) -> None:
         if self._pending:
             raise KeyboardInterrupt
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._holding:
-            self._pending = True
-        else:
+        self._pending = True
+        if not self._holding:
             raise KeyboardInterrupt
