@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import NotSupported, StorageError
+from penstock.errors import BadOption, NotSupported, StorageError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.log import Log, home_of
 
@@ -42,8 +43,21 @@ def open_log(home: str | Path | None = None) -> Log:
 
 def address_of(home: str | Path | None = None) -> str:
     """`home`, else $PENSTOCK_HOME, else ./.penstock."""
-    chosen = str(home or os.environ.get("PENSTOCK_HOME") or "")
+    chosen = checked(str(home or os.environ.get("PENSTOCK_HOME") or ""))
     return chosen if is_kafka(chosen) else str(home_of(home))
+
+
+def checked(address: str) -> str:
+    """Raises BadOption for what would become a folder and was surely meant for a server."""
+    if is_kafka(address) or Path(address).exists():
+        return address
+    if "://" in address or re.fullmatch(r"[\w.-]+:\d+", address):
+        place = address.rpartition("//")[2].rpartition("@")[2]
+        raise BadOption(
+            "a log is in a folder or on Kafka, and this address names neither.",
+            hint=f"for Kafka, and for all that speaks like it: {KAFKA}{place}",
+        )
+    return address
 
 
 def is_kafka(address: object) -> bool:

@@ -68,6 +68,7 @@ def test_everything_is_measured_beside_a_real_kafka(tmp_path: Path) -> None:
         "append Arrow, fsync: times Kafka": 20.0,
         "read as rows: times Kafka": 3.0,
         "read as Arrow: times Kafka": 20.0,
+        "window count: times Kafka": 5.0,
     }
     assert all(result.value > 0 for result in found.results)
 

@@ -77,6 +77,8 @@ def test_a_master_that_does_not_answer_is_said_at_once() -> None:
         cluster.check_master(f"spark://127.0.0.1:{free_port()}")
     with pytest.raises(ps.BadOption, match="no address"):
         cluster.check_master("spark://127.0.0.1")
+    with pytest.raises(ps.BadOption, match="is no master"):
+        cluster.check_master("nonsense")
     cluster.check_master("yarn")  # which is no address
 
 

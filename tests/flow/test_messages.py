@@ -96,7 +96,7 @@ def test_what_our_own_client_sent_is_read_back(spark: SparkSession) -> None:
 def test_what_is_no_record_is_put_aside_with_its_place(spark: SparkSession) -> None:
     settings = topic("k BIGINT NOT NULL, at TIMESTAMP", ("k",))
     good = b'{"k": 1, "at": "2026-11-16T00:00:00Z", "further": []}'
-    bad = [b"garbage", b'{"k": "x"}', b"{}", None, b"[1]", b'{"k": 1, "at": 5'.ljust(20), b"\xff\xfe"]
+    bad = [b"garbage", b'{"k": "x"}', b"{}", None, b"[1]", b"", b'{"k": 1} and more']
     df = raw(spark, [good, *bad])
     assert [row["_offset"] for row in messages.rows(df, settings).collect()] == [0]
     aside = messages.misfits(df, settings, ".poison").collect()
@@ -113,6 +113,12 @@ def test_of_a_topic_of_bytes_every_message_is_a_record(spark: SparkSession) -> N
     (row,) = messages.rows(raw(spark, [b"\xff"], headers=True), settings).collect()
     assert (bytes(row["key"]), bytes(row["value"])) == (b"k", b"\xff")
     assert {name: bytes(value) for name, value in row["headers"].items()} == {"a": b"3", "b": b"2"}
+
+
+def test_an_empty_message_is_no_row_of_nulls(spark: SparkSession) -> None:
+    settings = topic("k BIGINT, name STRING", ())
+    assert messages.rows(raw(spark, [b"", None, b"null", b"{}"]), settings).count() == 1
+    assert messages.misfits(raw(spark, [b"", None, b"null", b"{}"]), settings, ".poison").count() == 3
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """An app in real-time mode, until it is killed; or what is refused there, as JSON.
 
-python -m tests.kafka.realtime HOME URL [refused]
+python -m tests.kafka.realtime HOME URL [refused | wider] [once]
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from penstock.app.graph import Graph
 DDL = "id BIGINT NOT NULL, page STRING, price DECIMAL(8,2), at TIMESTAMP"
 
 
-def declare(home: Path, url: str) -> ps.App:
+def declare(home: Path, url: str, *, wider: bool = False) -> ps.App:
+    """`wider`: its topic has got a column and a partition."""
     app = ps.App("realtime", home=home, log=url)
-    orders = app.topic("orders", DDL, key="page", event_time="at", partitions=2, lateness="10 minutes")
+    ddl, partitions = (f"{DDL}, note STRING", 3) if wider else (DDL, 2)
+    orders = app.topic(
+        "orders", ddl, key="page", event_time="at", partitions=partitions, lateness="10 minutes"
+    )
 
     @app.stream(key="page", latency="realtime")
     def dear() -> DataFrame:
@@ -71,4 +75,5 @@ if __name__ == "__main__":
     if "refused" in sys.argv[3:]:
         print(json.dumps(refused(*place)))
     else:
-        declare(*place).run(every="5 seconds")
+        app = declare(*place, wider="wider" in sys.argv[3:])
+        app.run(every="5 seconds", once="once" in sys.argv[3:])

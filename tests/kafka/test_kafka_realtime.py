@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,11 +31,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def running(home: Path, url: str) -> Iterator[None]:
+def running(home: Path, url: str, *options: str) -> Iterator[None]:
     """The app in a process of its own, which ends by kill -9, with Spark."""
     with home.with_name("realtime.txt").open("ab") as into:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kafka.realtime", str(home), url],
+            [sys.executable, "-m", "tests.kafka.realtime", str(home), url, *options],
             stdout=into, stderr=into, cwd=ROOT, start_new_session=True,
         )  # fmt: skip
         try:
@@ -92,8 +93,20 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
         groups = {("flow.realtime.dear", "orders"), ("flow.realtime.counted", "orders")}
         wait_until(lambda: groups <= set(app.log.groups()), timeout_s=60, what="the groups")
     topic.append(orders(range(150, 200)))
-    with running(home, kafka.url):
-        wait_until(lambda: arrived(200), timeout_s=120, what="what came meanwhile")
+    # It goes on by its notes, and with what the topic has got since.
+    shutil.rmtree(home / "flow" / "realtime" / "dear")
+    app.close()
+    app = declare(home, kafka.url, wider=True)
+    topic = app.topics["orders"]
+    topic.append([{**order, "note": "wider"} for order in orders(range(200, 220))])
+    with running(home, kafka.url, "wider"):
+        wait_until(lambda: arrived(220), timeout_s=120, what="what came meanwhile")
+    topic.append(orders(range(220, 250)))
+    subprocess.run(
+        [sys.executable, "-m", "tests.kafka.realtime", str(home), kafka.url, "wider", "once"],
+        capture_output=True, cwd=ROOT, timeout=200, check=True,
+    )  # fmt: skip
+    assert arrived(250)
     found = explain(app, "dear", now_us=0)
     assert found.flows
     assert "real-time and at least once" in found.reasons[-1].text

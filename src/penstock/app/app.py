@@ -25,7 +25,7 @@ from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
 from penstock.log.port import LogPort, Position
 from penstock.log.settings import TopicSettings, check_name
 from penstock.log.topic import Topic
-from penstock.opening import address_of, is_kafka, open_log
+from penstock.opening import address_of, checked, is_kafka, open_log
 from penstock.schema import RecordSchema
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class App:
         self.name = name
         chosen = address_of(home)
         self.home = (Path(HOME) if is_kafka(chosen) else Path(chosen)).absolute()
-        self._elsewhere = log or (chosen if is_kafka(chosen) else None)
+        self._elsewhere = checked(log) if log else (chosen if is_kafka(chosen) else None)
         self.views = views
         self.spark = spark
         self.spark_settings = dict(spark_settings or {})

@@ -149,11 +149,14 @@ class Runner:
         try:
             supervised.query.start(every=self.every, once=once, rows_max=self.rows_max, now_us=self.now_us)
         except Exception as error:
-            supervised.last_error = str(error)
+            supervised.last_error = failure.gist(str(error)) if failure.is_sparks(error) else str(error)
             if not failure.is_passing(error):
                 self._note_failure(supervised)
                 raise
             self._count_failure(supervised, outage=isinstance(error, Unreachable))
+            return
+        if (position := supervised.query.position) is not None:  # what it starts from is no progress
+            supervised.stored = max(supervised.stored, position.number)
 
     def _finished(self, supervised: Supervised) -> bool:
         """For a run to the end: whether it is there; starts a failed one again."""
@@ -161,10 +164,11 @@ class Runner:
         if running is not None and running.isActive:
             return False
         if running is not None and running.exception() is None:
-            supervised.query.look()
+            _look_at(supervised.query, last=True)
             failures.settle(self.app, supervised.names)
             return True
-        self._failed(supervised)
+        if running is not None:  # else it could not be started, which was counted
+            self._failed(supervised)
         if supervised.given_up:
             raise QueryFailed(supervised.query.name, supervised.last_error or "")
         time.sleep(max(0.0, supervised.retry_at - time.monotonic()))
@@ -205,7 +209,7 @@ class Runner:
         failures.record(self.app, supervised.names, found)
 
     def _note_progress(self, supervised: Supervised) -> None:
-        supervised.query.look()
+        _look_at(supervised.query)
         position = supervised.query.position
         number = position.number if position else -1
         if number > supervised.stored:
@@ -220,6 +224,14 @@ class Runner:
         )
         thread.start()
         self._threads.append(thread)
+
+
+def _look_at(query: Query, *, last: bool = False) -> None:
+    try:
+        query.look(last=last)
+    except Exception as error:
+        if not failure.is_passing(error):
+            raise  # else there will be another time
 
 
 def _can_replay(query: Query) -> bool:
@@ -239,6 +251,7 @@ def _follow(follower: Follower, stopping: threading.Event) -> None:
 def _stop_between_batches(query: Query, *, wait_s: float = 10.0) -> None:
     running = query.running
     if running is None or not running.isActive:
+        query.stop()  # what else there is of it
         return
     deadline = time.monotonic() + wait_s
     while query.ends_batches and running.status["isTriggerActive"] and time.monotonic() < deadline:

@@ -20,7 +20,10 @@ def up(
     ctx: typer.Context,
     brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="How many.")] = 1,
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", help="Of the first; another one if it is taken.")
+        int,
+        typer.Option(
+            "--port", metavar="PORT", min=0, max=65_535, help="Of the first; another one if it is taken."
+        ),
     ] = 9092,
     home: Home = None,
     as_json: AsJson = False,

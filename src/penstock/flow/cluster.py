@@ -30,6 +30,7 @@ MODULES = ("numpy", "pandas", "pyarrow", "google.protobuf", "xxhash", "orjson", 
 
 LOCAL = "local"
 _STANDALONE = "spark://"
+_MASTERS = (LOCAL, _STANDALONE, "yarn", "k8s://")
 _CONNECT_S = 10.0
 _WORKERS_S = 60.0
 _SETTLED_S = 3.0  # no further executor has come for so long
@@ -68,6 +69,10 @@ def checkpoint_folder(given: str | Path) -> Path:
 
 def check_master(master: str) -> None:
     """Whether one of the masters answers: Spark itself would try for a minute and then not say why."""
+    if not master.startswith(_MASTERS):
+        raise BadOption(
+            f'spark="{master}" is no master.', hint='say "local[4]", "spark://host:7077", "yarn" or "k8s://…"'
+        )
     if not master.startswith(_STANDALONE):
         return
     reasons = [_refusal(place) for place in master.removeprefix(_STANDALONE).split(",")]

@@ -121,9 +121,11 @@ def _parsed(raw: DataFrame, settings: TopicSettings) -> DataFrame:
 
 
 def _is_record(settings: TopicSettings) -> Column:
-    required = [F.col("value").isNotNull(), F.col(f"_read.{_CORRUPT}").isNull()]
+    # Spark's reader stops where an object ends, whatever comes then.
+    whole = F.rtrim(F.col("value").cast("string")).endswith("}")
+    required = [whole, F.col("_read").isNotNull(), F.col(f"_read.{_CORRUPT}").isNull()]
     required += [F.col(f"_read.`{f.name}`").isNotNull() for f in settings.schema.arrow if not f.nullable]
-    return reduce(lambda one, other: one & other, required)
+    return F.coalesce(reduce(lambda one, other: one & other, required), F.lit(False))
 
 
 def _headers() -> Column:

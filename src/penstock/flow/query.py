@@ -96,6 +96,7 @@ class Query:
         self.running: StreamingQuery | None = None
         self.committer: Committer | None = None
         self._hold_again_at = 0.0
+        self._to_hold: Offset | None = None
 
     @property
     def stored(self) -> Position | None:
@@ -160,8 +161,10 @@ class Query:
         if self.stateful or not set(self.identity.split()) < set(stored.split()):
             raise DefinitionChanged(self.name, self.members[0].output.kind)
 
-    def look(self) -> None:
-        """Called several times a second while it runs."""
+    def look(self, *, last: bool = False) -> None:
+        """Called several times a second while it runs, and when it has ended."""
+        if self._to_hold is not None:
+            self._hold(self._to_hold, now=last)
 
     def stop(self) -> None:
         if self.running is not None:
@@ -221,11 +224,14 @@ class Query:
 
         return store
 
-    def _hold(self, batch: Offset) -> None:
-        """Retention must not overtake a view that reads slowly."""
-        if "holds" not in self._log.port.capabilities or time.monotonic() < self._hold_again_at:
+    def _hold(self, batch: Offset, *, now: bool = False) -> None:
+        """Retention must not overtake a view that reads slowly, and Kafka's tools show how far it is."""
+        if "holds" not in self._log.port.capabilities:
             return
-        self._hold_again_at = time.monotonic() + _HOLD_EVERY_S
+        self._to_hold = batch
+        if not now and time.monotonic() < self._hold_again_at:
+            return  # `look` makes good for it
+        self._hold_again_at, self._to_hold = time.monotonic() + _HOLD_EVERY_S, None
         for topic, ends in batch.end.ends.items():
             reason = f'"{self.name}" has read up to here'
             self._log.port.hold(self._place.producer, topic, dict(enumerate(ends)), reason=reason)

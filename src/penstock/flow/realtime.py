@@ -6,12 +6,16 @@ How its definitions open their topics, and what they may do. `realtime_query.py`
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from penstock.errors import BadDefinition
 from penstock.flow import connector, messages
 from penstock.flow.build import Build
 from penstock.opening import is_kafka
+from penstock.schema import RecordSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,11 +37,19 @@ def opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
     first = _checked(build, topics)
     starting = build.further.get("starting", "earliest")
     raw = connector.source(build.session, build.home, topics, starting=starting)
-    rows = messages.rows(raw, first)
+    rows = messages.rows(raw, _narrowed(first, build.columns))
     if first.event_time is not None and not build.undated:
         lateness_us = build.scan(topics).lateness_us(build.log)
         rows = rows.withWatermark(first.event_time, f"{lateness_us // 1_000} milliseconds")
     return hide(rows, ("_topic", "_partition", "_offset", "_timestamp"))
+
+
+def _narrowed(settings: TopicSettings, columns: frozenset[str] | None) -> TopicSettings:
+    """With the columns that a topic had when the definition first ran."""
+    if columns is None or messages.is_bytes(settings):
+        return settings
+    fields = [field for field in settings.schema.arrow if field.name in columns]
+    return replace(settings, schema=RecordSchema(pa.schema(fields)), key=())
 
 
 def _checked(build: Build, topics: tuple[str, ...]) -> TopicSettings:
@@ -63,8 +75,6 @@ def check_plan(df: DataFrame) -> None:
         raise _cannot("session windows")
     if unknown:
         raise _cannot(" or ".join(sorted(unknown)))
-    if _streams(plan) > 1 and "Join" in text:
-        raise _cannot("joins of streams")
 
 
 def _cannot(what: str) -> BadDefinition:
@@ -90,8 +100,3 @@ def _expressions(plan: Any) -> str:
         children = node.children()
         waiting += [children.apply(i) for i in range(children.size())]
     return " ".join(found)
-
-
-def _streams(plan: Any) -> int:
-    leaves = plan.collectLeaves()
-    return sum(leaves.apply(i).isStreaming() for i in range(leaves.size()))

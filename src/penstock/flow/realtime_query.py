@@ -7,14 +7,17 @@ read is noted when one of Spark's long batches ends; after a restart, what came 
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import NotSupported
-from penstock.flow import connector, messages
+from penstock.clock import duration_ms
+from penstock.errors import NotSupported, QueryFailed
+from penstock.flow import connector, history, messages
 from penstock.flow.build import Build
 from penstock.flow.commit import Position
+from penstock.flow.failure import gist
 from penstock.flow.offset import Ends, Offset, Point, at_rest
-from penstock.flow.plan import Scan, beginning
+from penstock.flow.plan import Scan, begin_of, beginning
 from penstock.flow.query import Query, create_output, setting
 from penstock.log.log import AtomicProducer
 
@@ -28,7 +31,9 @@ BATCH = "1 minute"
 """How long one of Spark's batches is: as much is written again after a restart."""
 
 _STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion", "2"
+_BATCH_S_MIN = 5.0  # Spark's own
 _ASIDE, _ASIDE_EVERY = "aside", "10 seconds"
+_ASIDE_AGAIN_S, _ASIDE_FAILURES_MAX = 10.0, 5
 
 
 class RealtimeQuery(Query):
@@ -40,6 +45,8 @@ class RealtimeQuery(Query):
     _checkpoint_name: str = ""
     _start: str = "earliest"
     _aside: StreamingQuery | None = None
+    _aside_failures = 0
+    _aside_again_at = 0.0
 
     @property
     def position(self) -> Position | None:
@@ -68,17 +75,30 @@ class RealtimeQuery(Query):
             self._store(at_rest(self._known.batch.end if self._known else self._beginning()), spark_batch=-1)
         self._put_aside(once=once)
         writer: Any = self._sink(messages.messages(df, settings), checkpoint).queryName(self.name)
-        trigger: Any = {"availableNow": True} if once else {"realTime": every or BATCH}
+        trigger: Any = {"availableNow": True} if once else {"realTime": _length(every)}
         with setting(self._session, *_STATE_FORMAT):  # also once: a real-time query must be able to go on
             self.running = writer.outputMode("update").trigger(**trigger).start()
 
-    def look(self) -> None:
+    def look(self, *, last: bool = False) -> None:
         """Note how far it is, when one of Spark's batches has ended."""
         if self.running is None:
             return
         if progress := self.running.lastProgress:
             self._note(progress)
-        if self.running.isActive and self._aside is not None and not self._aside.isActive:
+        self._look_at_aside()
+
+    def can_replay(self) -> bool:
+        """Values so far, written again from the first, would take the place of newer ones."""
+        return not self.stateful
+
+    def _look_at_aside(self) -> None:
+        aside = self._aside
+        if aside is None or aside.isActive or self.running is None or not self.running.isActive:
+            return
+        if (failure := aside.exception()) is not None and self._aside_failures == _ASIDE_FAILURES_MAX:
+            raise QueryFailed(f"{self.name}.{_ASIDE}", gist(str(failure)))
+        if time.monotonic() > self._aside_again_at:
+            self._aside_failures += 1
             self._put_aside(once=False)
 
     def stop(self) -> None:
@@ -93,10 +113,27 @@ class RealtimeQuery(Query):
 
     def _starting(self, checkpoint: str) -> str:
         """Where a new checkpoint begins: state is made of everything before, and what has none goes on."""
-        if self._known is None or self.stateful or self._known.checkpoint == checkpoint:
+        known = self._known
+        if known is None or known.checkpoint == checkpoint:
             return "earliest"
-        ends = self._known.batch.end.ends
-        return json.dumps({topic: {str(n): end for n, end in enumerate(of)} for topic, of in ends.items()})
+        if self.stateful:
+            self._check_all_there()
+            return "earliest"
+        ends = {
+            topic: {str(n): begin_of(known.batch.end, topic, n) for n in range(self._partitions(topic))}
+            for topic in known.batch.end.ends
+        }
+        return json.dumps(ends)
+
+    def _partitions(self, topic: str) -> int:
+        return self._log.port.settings(topic).partitions
+
+    def _check_all_there(self) -> None:
+        if gone := history.gone(self._log, history.batches(self._log, self.history)):
+            raise NotSupported(
+                f'"{self.name}" has lost its state, and {gone}.',
+                hint="it cannot count again what is gone: define it under another name",
+            )
 
     def _sink(self, df: DataFrame, checkpoint: Path) -> Any:
         chosen = {**connector.options(self._place.log), "checkpointLocation": str(checkpoint)}
@@ -121,6 +158,7 @@ class RealtimeQuery(Query):
         writer = self._sink(messages.misfits(raw, settings, POISON), checkpoint)
         trigger: Any = {"availableNow": True} if once else {"processingTime": _ASIDE_EVERY}
         self._aside = writer.queryName(f"{self.name}.{_ASIDE}").trigger(**trigger).start()
+        self._aside_again_at = time.monotonic() + _ASIDE_AGAIN_S
         if once and self._aside is not None:
             self._aside.awaitTermination()
 
@@ -150,6 +188,11 @@ class RealtimeQuery(Query):
         }  # fmt: skip
         self._producer.append({self.history: note}, position=position.encode())
         self._known = position
+
+
+def _length(every: str | None) -> str:
+    """Of a batch. A shorter interval is meant for micro-batches."""
+    return every if every is not None and duration_ms(every) >= _BATCH_S_MIN * 1_000 else BATCH
 
 
 def _ends(offset: str | None) -> Ends:

@@ -7,6 +7,7 @@ is for the registry of Avro schemas.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from penstock.errors import BadOption, NotSupported
 from penstock.kafka.registry import PREFIX
 
 SCHEME = "kafka://"
+_SERVER = re.compile(r"[^\s:]+(:\d+)?|\[[0-9a-fA-F:.]+\](:\d+)?")
 _HINT = (
     "write it as kafka://host:port,host:port or kafka://user:password@host:port?security.protocol=SASL_SSL"
 )
@@ -33,6 +35,12 @@ class Address:
         user, at, servers = parts.netloc.rpartition("@")
         if f"{parts.scheme}://" != SCHEME or not servers or parts.path.strip("/"):
             raise BadOption(f"{cls.shown(url)} is no address of a Kafka cluster.", hint=_HINT)
+        if parts.fragment or not all(_SERVER.fullmatch(server) for server in servers.split(",")):
+            # What stands there may be a part of a password.
+            raise BadOption(
+                "this address of a Kafka cluster cannot be read.",
+                hint="signs such as # ? / @ in a password are written %23 %3F %2F %40",
+            )
         options = dict(parse_qsl(parts.query))
         if at:
             name, _, password = user.partition(":")
