@@ -25,7 +25,7 @@ def declare(home: Path, url: str, *, wider: bool = False) -> ps.App:
     app = ps.App("realtime", home=home, log=url)
     ddl, partitions = (f"{DDL}, note STRING", 3) if wider else (DDL, 2)
     orders = app.topic(
-        "orders", ddl, key="page", event_time="at", partitions=partitions, lateness="10 minutes"
+        "purchases", ddl, key="page", event_time="at", partitions=partitions, lateness="10 minutes"
     )
 
     @app.stream(key="page", latency="realtime")
@@ -43,7 +43,7 @@ def refused(home: Path, url: str) -> dict[str, str]:
     """What each definition is told."""
     session = declare(home, url).start_spark()
     plain = ps.App("refused", home=home, log=url)
-    orders = plain.topic("orders", DDL, key="page", event_time="at", partitions=2, lateness="10 minutes")
+    orders = plain.topic("purchases", DDL, key="page", event_time="at", partitions=2, lateness="10 minutes")
     kept = plain.topic("kept", "k BIGINT", key="k", cleanup="compact")
     twice = F.udf(lambda value: value, "string")
     cases: dict[str, Callable[[], Any]] = {

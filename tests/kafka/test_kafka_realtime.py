@@ -59,7 +59,7 @@ def counts(app: ps.App) -> dict[str, int]:
 
 
 def aside(app: ps.App) -> list[bytes]:
-    return [row["value"] for row in app.log.topic("orders.poison").rows()]
+    return [row["value"] for row in app.log.topic("purchases.poison").rows()]
 
 
 def expected(numbers: range) -> tuple[set[int], dict[str, int]]:
@@ -73,7 +73,7 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
     kafka: State, home: Path, spark: SparkSession
 ) -> None:
     app = declare(home, kafka.url)
-    topic = app.topics["orders"]
+    topic = app.topics["purchases"]
     topic.append(orders(range(100)))
 
     def arrived(until: int) -> bool:
@@ -85,19 +85,19 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
         )
         wait_until(lambda: arrived(100), timeout_s=120, what="what was there before")
         producer = Producer({"bootstrap.servers": kafka.url.removeprefix("kafka://")})
-        producer.produce("orders", b"no order", partition=1)
+        producer.produce("purchases", b"no order", partition=1)
         producer.flush()
         topic.append(orders(range(100, 150)))
         wait_until(lambda: arrived(150), timeout_s=60, what="more")
         wait_until(lambda: b"no order" in aside(app), timeout_s=60, what="the message that is no order")
-        groups = {("flow.realtime.dear", "orders"), ("flow.realtime.counted", "orders")}
+        groups = {("flow.realtime.dear", "purchases"), ("flow.realtime.counted", "purchases")}
         wait_until(lambda: groups <= set(app.log.groups()), timeout_s=60, what="the groups")
     topic.append(orders(range(150, 200)))
     # It goes on by its notes, and with what the topic has got since.
     shutil.rmtree(home / "flow" / "realtime" / "dear")
     app.close()
     app = declare(home, kafka.url, wider=True)
-    topic = app.topics["orders"]
+    topic = app.topics["purchases"]
     topic.append([{**order, "note": "wider"} for order in orders(range(200, 220))])
     with running(home, kafka.url, "wider"):
         wait_until(lambda: arrived(220), timeout_s=120, what="what came meanwhile")
