@@ -13,7 +13,7 @@ from tests.cli.command import Command, error_of
 
 import penstock as ps
 from penstock.app.graph import Graph
-from penstock.app.moving import Runs
+from penstock.app.moving import Copied, Runs
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
 from penstock.kafka.cluster import State
@@ -60,6 +60,7 @@ def test_a_log_moves_to_kafka_and_its_app_goes_on(home: Path, kafka: State, spar
 
     told = Command(home).json("copy", home, kafka.url)
     assert told["records"][f"views{names}"] == 80
+    assert all(pairs in ([[0, 0]], []) for pairs in told["offsets"][f"views{names}"].values())
     assert error_of(Command(home)("copy", home, kafka.url, "--json"))["type"] == "BadOption"
 
     moved = declare(home, names, kafka.url)
@@ -83,7 +84,9 @@ def test_offsets_with_gaps_are_translated() -> None:
     runs = Runs()
     runs.note(np.array([5, 6, 9]), 0)
     runs.note(np.array([10, 20]), 3)
-    assert [runs.new(old) for old in (0, 5, 6, 7, 8, 9, 10, 11, 19, 20, 21, 99)] == [
+    copied = Copied({}, 0, 0, {"t": [runs]})
+    assert copied.offsets() == {"t": {0: [(5, 0), (9, 2), (20, 4)]}}
+    assert [copied.offset("t", 0, old) for old in (0, 5, 6, 7, 8, 9, 10, 11, 19, 20, 21, 99)] == [
         0, 0, 1, 2, 2, 2, 3, 4, 4, 4, 5, 5,
     ]  # fmt: skip
 

@@ -72,6 +72,18 @@ class Copied:
     records: Mapping[str, int]
     groups: int
     producers: int
+    moved: Moved
+
+    def offset(self, topic: str, partition: int, old: int) -> int:
+        """Where a record is now, or whoever was there goes on; -1 where retention had taken it before."""
+        return self.moved[topic][partition].new(old)
+
+    def offsets(self) -> dict[str, dict[int, list[tuple[int, int]]]]:
+        """By topic and partition: from which offset on records are where, up to the next such pair."""
+        return {
+            topic: {n: list(zip(runs.olds, runs.news, strict=True)) for n, runs in enumerate(found)}
+            for topic, found in self.moved.items()
+        }
 
 
 def copy(log: Log, cluster: Log, *, tell: Tell = lambda _: None) -> Copied:
@@ -102,7 +114,7 @@ def copy(log: Log, cluster: Log, *, tell: Tell = lambda _: None) -> Copied:
     producers = source.producers()
     for producer in producers:
         _producer(source, target, producer, moved)
-    return Copied(records, len(groups), len(producers))
+    return Copied(records, len(groups), len(producers), moved)
 
 
 def _topic(source: EmbeddedLog, target: KafkaLog, name: str, moved: Moved) -> list[Runs]:

@@ -36,7 +36,14 @@ def copy(
         with progress.watched("copying", total=None, hidden=session.json) as shown:
             done = moving.copy(here, there, tell=lambda topic: shown.update(done=0, told=topic))
     if session.json:
-        output.emit({"records": dict(done.records), "groups": done.groups, "producers": done.producers})
+        output.emit(
+            {
+                "records": dict(done.records),
+                "groups": done.groups,
+                "producers": done.producers,
+                "offsets": done.offsets(),
+            }
+        )
         return
     rows = [[output.escape(name), words.count(records)] for name, records in done.records.items()]
     output.show(output.table(("topic", "records#"), rows), "")
