@@ -121,6 +121,10 @@ def _make_ready(session: SparkSession, master: str, checkpoints: Path | None) ->
 def _choose_python(master: str) -> None:
     """On this machine workers must run the Python that runs this; those of a cluster may have another."""
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if cluster.is_cluster(master):
+        # Streams are planned here, by the workers' Python, which is not handed what workers are.
+        ours, given = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{ours}{os.pathsep}{given}" if given else ours
     if not cluster.is_cluster(master) or not os.environ.get("PYSPARK_PYTHON"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
 

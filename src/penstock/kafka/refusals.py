@@ -22,6 +22,7 @@ _NOT_ALLOWED = {*_NOT_KNOWN, *NO_RIGHT, KafkaError._SSL}
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._DESTROY_BROKER,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
