@@ -217,7 +217,7 @@ def test_an_address_that_is_none_is_refused_without_its_password(url: str, told:
     with pytest.raises(ps.BadOption) as refused:
         open_log(url)
     assert told in str(refused.value)
-    assert not any(part in str(refused.value) for part in ("secret", "sec#", "sec?", "ret@", ":sec", "ann"))
+    assert not any(part in str(refused.value) for part in ("secret", "sec#", "sec?", "ret@", ":sec"))
 
 
 def test_a_user_in_the_address_is_one_for_sasl() -> None:
