@@ -160,7 +160,7 @@ def _receive(line: Line, address: str, name: str, warm_s: float, measured_s: flo
         began = began or (now_s if times_us else None)
         if began is not None and now_s - began > warm_s:
             found += [(now_us - each) / 1_000 for each in times_us]
-        if began is not None and now_s - began > warm_s + measured_s:
+        if began is not None and found and now_s - began > warm_s + measured_s:
             break
     line.say(found)
 
