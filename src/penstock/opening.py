@@ -49,9 +49,8 @@ def address_of(home: str | Path | None = None) -> str:
 
 def checked(address: str) -> str:
     """Raises BadOption for what would become a folder and was surely meant for a server."""
-    if is_kafka(address) or Path(address).exists():
-        return address
-    if "://" in address or re.fullmatch(r"[\w.-]+:\d+", address):
+    alike = "://" in address or re.fullmatch(r"[\w.-]+:\d+", address)
+    if alike and not is_kafka(address) and not Path(address).exists():
         place = address.rpartition("//")[2].rpartition("@")[2]
         raise BadOption(
             "a log is in a folder or on Kafka, and this address names neither.",

@@ -96,14 +96,15 @@ def test_what_our_own_client_sent_is_read_back(spark: SparkSession) -> None:
 def test_what_is_no_record_is_put_aside_with_its_place(spark: SparkSession) -> None:
     settings = topic("k BIGINT NOT NULL, at TIMESTAMP", ("k",))
     good = b'{"k": 1, "at": "2026-11-16T00:00:00Z", "further": []}'
-    bad = [b"garbage", b'{"k": "x"}', b"{}", None, b"[1]", b"", b'{"k": 1} and more']
+    bad = [b"garbage", b'{"k": "x"}', b"{}", None, b"[1]", b'{"k": 1, "at": 5'.ljust(20), b"\xff\xfe"]
+    bad += [b"", b'{"k": 1} and more']
     df = raw(spark, [good, *bad])
     assert [row["_offset"] for row in messages.rows(df, settings).collect()] == [0]
     aside = messages.misfits(df, settings, ".poison").collect()
     assert {row["topic"] for row in aside} == {"events.poison"}
-    assert [bytes(row["key"]).decode() for row in aside] == [f"1:{number}" for number in range(1, 8)]
+    assert [bytes(row["key"]).decode() for row in aside] == [f"1:{number}" for number in range(1, 10)]
     told = [json.loads(bytes(row["value"])) for row in aside]
-    assert [(one["partition"], one["offset"]) for one in told] == [(1, number) for number in range(1, 8)]
+    assert [(one["partition"], one["offset"]) for one in told] == [(1, number) for number in range(1, 10)]
     assert told[0]["value"] == {"base64": "Z2FyYmFnZQ=="}
     assert told[3]["value"] is None
 

@@ -12,7 +12,16 @@ from tests.kafka.registry import Running, running, with_registry
 from tests.servers import Unavailable
 
 from penstock.errors import NotSupported, StorageError
-from penstock.kafka.cluster import State
+from penstock.kafka.cluster import Cluster, State
+
+
+@pytest.fixture
+def cluster(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
+    """A broker of its own, to be killed. `kafka`: where that cannot be had, neither can this."""
+    made = Cluster(tmp_path / "cluster")
+    made.up(port=0)
+    yield made
+    made.down(delete=True)
 
 
 @pytest.fixture(scope="session")

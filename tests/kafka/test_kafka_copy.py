@@ -86,7 +86,7 @@ def test_offsets_with_gaps_are_translated() -> None:
     runs.note(np.array([10, 20]), 3)
     copied = Copied({}, 0, 0, {"t": [runs]})
     assert copied.offsets() == {"t": {0: [(5, 0), (9, 2), (20, 4)]}}
-    assert [copied.offset("t", 0, old) for old in (0, 5, 6, 7, 8, 9, 10, 11, 19, 20, 21, 99)] == [
+    assert [runs.new(old) for old in (0, 5, 6, 7, 8, 9, 10, 11, 19, 20, 21, 99)] == [
         0, 0, 1, 2, 2, 2, 3, 4, 4, 4, 5, 5,
     ]  # fmt: skip
 

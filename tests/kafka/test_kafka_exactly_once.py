@@ -21,19 +21,10 @@ from tests.waiting import wait_until
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
-from penstock.kafka.cluster import Cluster, State
+from penstock.kafka.cluster import Cluster
 
 EVENTS = 100_000
 _ROWS_MAX = 5_000
-
-
-@pytest.fixture
-def cluster(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
-    """One of its own, since it is killed. `kafka`: where that cannot be had, neither can this."""
-    made = Cluster(tmp_path / "cluster")
-    made.up(port=0)
-    yield made
-    made.down(delete=True)
 
 
 @contextmanager
@@ -62,11 +53,13 @@ def kill_and_start(cluster: Cluster) -> None:
 
 def amiss(found: Mapping[int, list[int]]) -> list[str]:
     """What is wrong with the events of each key, in few words."""
-    said = []
+    said = [f"key {key}: there is no such" for key in set(found) - set(range(KEYS))]
     for key in range(KEYS):
         numbers, wanted = found[key], set(range(key, EVENTS, KEYS))
         if lost := sorted(wanted - set(numbers)):
             said.append(f"key {key}: {len(lost)} lost, {lost[0]} to {lost[-1]}")
+        if foreign := set(numbers) - wanted:
+            said.append(f"key {key}: {len(foreign)} that are another's")
         if twice := [number for number, times in Counter(numbers).items() if times > 1]:
             said.append(f"key {key}: {len(twice)} more than once, {twice[0]} to {twice[-1]}")
         if before := [one for one, next in pairwise(numbers) if next < one]:

@@ -170,6 +170,15 @@ def test_a_topic_that_is_missing_is_named_with_one_that_is_alike(kafka: State, l
     assert refused.value.did_you_mean == name
 
 
+def test_an_end_that_is_not_there_is_an_error_and_not_fewer_records(log: ps.Log) -> None:
+    """A batch that was planned further would lose some, and nobody would know."""
+    topic = log.create_topic(fresh("ends"), "n BIGINT")
+    topic.append([{"n": n} for n in range(3)])
+    with pytest.raises(ps.OffsetOutOfRange, match="offset 4 is outside"):
+        list(log.port.read(topic.name, 0, 0, until=4))
+    assert [row["n"] for row in topic.rows(end=4)] == [0, 1, 2]
+
+
 def test_kafkas_own_clients_read_what_was_appended(kafka: State, log: ps.Log) -> None:
     topic = log.create_topic(fresh("orders"), "id BIGINT, at TIMESTAMP, note STRING", key="id")
     topic.append({"id": 7, "note": "Grüße"})

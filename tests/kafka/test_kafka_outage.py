@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,18 +16,9 @@ from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.status import Watch
 from penstock.app.verify import verify
-from penstock.kafka.cluster import Cluster, State
+from penstock.kafka.cluster import Cluster
 
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
-
-
-@pytest.fixture
-def cluster(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
-    """One of its own, since it is killed. `kafka`: where that cannot be had, neither can this."""
-    made = Cluster(tmp_path / "cluster")
-    made.up(port=0)
-    yield made
-    made.down(delete=True)
 
 
 class Running:

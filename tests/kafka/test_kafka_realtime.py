@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -99,14 +99,15 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
     app = declare(home, kafka.url, wider=True)
     topic = app.topics["purchases"]
     topic.append([{**order, "note": "wider"} for order in orders(range(200, 220))])
-    with running(home, kafka.url, "wider"):
-        wait_until(lambda: arrived(220), timeout_s=120, what="what came meanwhile")
-    topic.append(orders(range(220, 250)))
     subprocess.run(
         [sys.executable, "-m", "tests.kafka.realtime", str(home), kafka.url, "wider", "once"],
         capture_output=True, cwd=ROOT, timeout=200, check=True,
     )  # fmt: skip
-    assert arrived(250)
+    assert arrived(220)
+    topic.append(orders(range(220, 250)))
+    with running(home, kafka.url, "wider"):
+        wait_until(lambda: arrived(250), timeout_s=120, what="what came meanwhile")
+        dropped_when_late(app)
     found = explain(app, "dear", now_us=0)
     assert found.flows
     assert "real-time and at least once" in found.reasons[-1].text
@@ -114,6 +115,28 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
     with pytest.raises(ps.PenstockError, match="no Kafka connector"):
         Graph(app, spark).analyse()
     app.close()
+
+
+def dropped_when_late(app: ps.App) -> None:
+    """Once one of Spark's batches has ended, a day later, what is from before is dropped, and counted."""
+    day = timedelta(days=1)
+
+    def notes() -> list[int]:
+        return [row["late"] for row in app.log.topic("counted.batches").rows()]
+
+    def order(number: int, page: str, at: datetime) -> None:
+        app.topics["purchases"].append({"id": number, "page": page, "price": Decimal(1), "at": at})
+
+    order(1_000, "/new", AT + day)
+    wait_until(lambda: "/new" in counts(app), timeout_s=60, what="the order of another day")
+    known = len(notes())
+    wait_until(lambda: len(notes()) > known + 1, timeout_s=60, what="a batch to end")
+    assert sum(notes()) == 0
+    order(1_001, "/late", AT)
+    order(1_002, "/in-time", AT + day)
+    wait_until(lambda: "/in-time" in counts(app), timeout_s=60, what="an order in time")
+    wait_until(lambda: sum(notes()) == 1, timeout_s=60, what="the late one to be counted")
+    assert "/late" not in counts(app)
 
 
 def test_what_it_cannot_do_is_refused_with_the_reason(kafka: State, home: Path) -> None:

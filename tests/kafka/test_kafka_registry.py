@@ -151,7 +151,7 @@ def test_a_registry_may_ask_for_a_password(kafka: State, registry: Running, home
         ("schema.registry.url=ftp://ann:secret@host", "is no address of a schema registry"),
         ("schema.registry.url=http://ann:secret/1@host", "is no address of a schema registry"),
         ("schema.registry.url=http://ann:1/secret@host", "is no address of a schema registry"),
-        ("schema.registry.url=http://ann:secret#1@host", "is no address of a schema registry"),
+        ("schema.registry.url=http://ann:secret#1@host", "in a password are written %23"),
         ("schema.registry.basic.auth.user.info=ann:secret", "is no address of a schema registry"),
         ("schema.registry.url=http://host&schema.registry.colour=red", "schema.registry.colour"),
         ("schema.registry.url=https://host&schema.registry.ssl.ca.location=/nowhere", "schema.registry.ssl"),

@@ -8,7 +8,6 @@ on import.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -258,13 +257,15 @@ class App:
 
     def _held(self) -> int:
         """How many tasks its real-time definitions may hold for good; what each reads is known later."""
+        from penstock.flow.session import cores
+
         definitions = list(self.definitions.values())
         count = sum(definition.realtime for definition in definitions)
         if not count:
             return 0
         read = sum(topic.settings.partitions for topic in self.topics.values())
         derived = sum(int(definition.options.get("partitions", 1)) for definition in definitions)
-        return count * (read + derived + (os.cpu_count() or 2))
+        return count * (read + derived + cores())
 
     def definition(self, name: str) -> Definition:
         if name not in self.definitions:

@@ -74,10 +74,6 @@ class Copied:
     producers: int
     moved: Moved
 
-    def offset(self, topic: str, partition: int, old: int) -> int:
-        """Where a record is now, or whoever was there goes on; -1 where retention had taken it before."""
-        return self.moved[topic][partition].new(old)
-
     def offsets(self) -> dict[str, dict[int, list[tuple[int, int]]]]:
         """By topic and partition: from which offset on records are where, up to the next such pair."""
         return {

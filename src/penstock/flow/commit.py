@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.flow import history
 from penstock.flow import offset as offsets
 from penstock.flow import output as outputs
 from penstock.flow.offset import Offset
 from penstock.flow.output import Output
 from penstock.log.log import AtomicProducer, Log
-from penstock.log.port import from_us
 from penstock.log.topic import Topic
 
 if TYPE_CHECKING:
@@ -200,16 +200,10 @@ class Committer:
         )
         # A state built anew closes its windows again, from the first: what was closed stays so.
         evicted_ms = max(planned.evicted_ms, self.position.evicted_ms if self.position else 0)
-        note = {
-            "query": self._query,
-            "version": version,
-            "number": number,
-            "batch": json.dumps(planned.batch.to_json()),
-            "rows": rows,
-            "watermark": None if closed_us == offsets.NEVER_US else from_us(closed_us),
-            "planned": from_us(planned.batch.processed_us) if planned.batch.processed_us else None,
-            "took_ms": round((time.monotonic() - began) * 1_000),
-        }
+        note = history.note(
+            self._query, number, planned.batch, rows=rows, version=version, closed_us=closed_us,
+            took_ms=round((time.monotonic() - began) * 1_000),
+        )  # fmt: skip
         dropped = planned.batch.unusable if rows and self._drops_unusable else 0
         for name, table in found.items():
             left_out = late[name].num_rows if name in late else dropped

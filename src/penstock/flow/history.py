@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import UnknownTopic
-from penstock.flow.offset import Offset, Point
+from penstock.flow.offset import NEVER_US, Offset, Point
 from penstock.log.log import Log
 from penstock.log.newest import last_record
-from penstock.log.port import to_us
+from penstock.log.port import from_us, to_us
 
 
 def records(log: Log, topic: str) -> list[dict[str, Any]]:
@@ -32,6 +32,29 @@ def records(log: Log, topic: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = table.to_pylist()
     newest = max((record["version"] for record in found), default=0)
     return [record for record in found if record["version"] == newest]
+
+
+def note(
+    query: str,
+    number: int,
+    batch: Offset,
+    *,
+    rows: int,
+    took_ms: int,
+    version: int = 0,
+    closed_us: int = NEVER_US,
+) -> dict[str, Any]:
+    """The record of a batch, without what a single definition made of it: `changes` and `late`."""
+    return {
+        "query": query,
+        "version": version,
+        "number": number,
+        "batch": json.dumps(batch.to_json()),
+        "rows": rows,
+        "watermark": None if closed_us == NEVER_US else from_us(closed_us),
+        "planned": from_us(batch.processed_us) if batch.processed_us else None,
+        "took_ms": took_ms,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def check_plan(df: DataFrame) -> None:
     plan: Any = df._jdf.queryExecution().analyzed()
     text = str(plan.treeString())
     unknown = {found[1] for line in text.splitlines() if (found := _NODE.match(line))} - _ALLOWED
-    if "PythonUDF" in _expressions(plan) or "Python" in " ".join(unknown):
+    if any("Python" in name for name in unknown | _expressions(plan)):
         raise _cannot("Python in it")
     if "session_window" in text:
         raise _cannot("session windows")
@@ -85,18 +85,19 @@ def _cannot(what: str) -> BadDefinition:
     )
 
 
-def _expressions(plan: Any) -> str:
+def _expressions(plan: Any) -> set[str]:
     """The classes of all expressions in a plan."""
-    found, waiting = [], [plan]
+    found: set[str] = set()
+    waiting = [plan]
     while waiting:
         node = waiting.pop()
         of_node = node.expressions()
         pending = [of_node.apply(i) for i in range(of_node.size())]
         while pending:
             expression = pending.pop()
-            found.append(expression.getClass().getSimpleName())
+            found.add(expression.getClass().getSimpleName())
             inner = expression.children()
             pending += [inner.apply(i) for i in range(inner.size())]
         children = node.children()
         waiting += [children.apply(i) for i in range(children.size())]
-    return " ".join(found)
+    return found

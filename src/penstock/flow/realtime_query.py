@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.clock import duration_ms
 from penstock.errors import NotSupported, QueryFailed
 from penstock.flow import connector, history, messages
-from penstock.flow.build import Build
 from penstock.flow.commit import Position
 from penstock.flow.failure import gist
 from penstock.flow.offset import Ends, Offset, Point, at_rest
@@ -64,11 +63,9 @@ class RealtimeQuery(Query):
         self._known = self.stored
         checkpoint = self._checkpoint(self._known.checkpoint if self._known else None)
         self._start = self._starting(checkpoint.name)
-        build = self._build(further={"starting": self._start})
-        df = member.build(build)
+        df = member.build(self._build(further={"starting": self._start}))
         if not once:
-            tasks = tasks_of(self._session, build, member.topics, stateful=member.stateful)
-            _check_slots(self._session, tasks)
+            _check_slots(self._session, self._tasks())
         settings = self._log.port.settings(member.output.name)
         self._checkpoint_name = checkpoint.name
         if self._known is None or self._known.checkpoint != checkpoint.name:
@@ -128,6 +125,12 @@ class RealtimeQuery(Query):
     def _partitions(self, topic: str) -> int:
         return self._log.port.settings(topic).partitions
 
+    def _tasks(self) -> int:
+        """How many it has, all at once."""
+        reading = sum(map(self._partitions, self.members[0].topics))
+        shuffled = int(self._session.conf.get("spark.sql.shuffle.partitions") or 0)
+        return reading + (shuffled if self.stateful else 0)
+
     def _check_all_there(self) -> None:
         if gone := history.gone(self._log, history.batches(self._log, self.history)):
             raise NotSupported(
@@ -179,14 +182,10 @@ class RealtimeQuery(Query):
         assert self._producer is not None
         known = self._known
         number = known.number + 1 if known else 0
-        late = batch.unusable
         position = Position(self.identity, self._checkpoint_name, spark_batch, number, batch, evicted_ms=0)
-        note = {
-            "query": self._place.producer, "version": 0, "number": number,
-            "batch": json.dumps(batch.to_json()), "rows": batch.rows, "changes": 0, "late": late,
-            "watermark": None, "planned": None, "took_ms": took_ms,
-        }  # fmt: skip
-        self._producer.append({self.history: note}, position=position.encode())
+        note = history.note(self._place.producer, number, batch, rows=batch.rows, took_ms=took_ms)
+        noted = {**note, "changes": 0, "late": batch.unusable}
+        self._producer.append({self.history: noted}, position=position.encode())
         self._known = position
 
 
@@ -199,12 +198,6 @@ def _ends(offset: str | None) -> Ends:
     """Spark's offsets of a Kafka source as ours."""
     found = json.loads(offset or "{}")
     return {topic: tuple(of[str(n)] for n in range(len(of))) for topic, of in found.items()}
-
-
-def tasks_of(session: SparkSession, build: Build, topics: tuple[str, ...], *, stateful: bool) -> int:
-    """How many tasks a query has, all at once."""
-    reading = sum(build.log.port.settings(topic).partitions for topic in topics)
-    return reading + (int(session.conf.get("spark.sql.shuffle.partitions") or 0) if stateful else 0)
 
 
 def _check_slots(session: SparkSession, tasks: int) -> None:

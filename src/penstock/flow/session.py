@@ -70,7 +70,7 @@ def start_session(
             "event-time processing runs on Spark, and pyspark is not installed.",
             hint='pip install "penstock[spark]"; it needs a Java 17 or newer',
         ) from error
-    master = master or f"local[{_cores() + held},4]"
+    master = master or f"local[{cores() + held},4]"
     before = is_running()
     if not before:
         cluster.check_master(master)
@@ -94,12 +94,11 @@ def settings_for(master: str) -> dict[str, str]:
     """Ours; what a user sets comes over them."""
     if cluster.is_cluster(master):
         return _EVERYWHERE
-    cores = str(_cores())
-    parallel = {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
+    parallel = {"spark.sql.shuffle.partitions": str(cores()), "spark.default.parallelism": str(cores())}
     return {**_EVERYWHERE, **_ONE_MACHINE, **parallel}
 
 
-def _cores() -> int:
+def cores() -> int:
     return os.cpu_count() or 2
 
 

@@ -9,7 +9,6 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from penstock.flow import whole
 from penstock.flow.offset import NEVER_US, Offset
 from penstock.flow.plan import Cuts, Scan, begin_of, read_times
 from penstock.flow.times import Bools, Ints, Steps, event_times
@@ -91,7 +90,7 @@ def read_slice(
     `odd`: only those behind the watermark or without a usable event time (`_time_usable` tells which);
     otherwise only those with one, or with `undated` all of them.
     """
-    for batch in _joined(whole.records(log, piece.topic, piece.partition, piece.start, piece.end)):
+    for batch in _joined(log.port.read(piece.topic, piece.partition, piece.start, until=piece.end)):
         yield _prepared(log, piece, batch, schema, odd=odd, undated=undated)
 
 

@@ -79,7 +79,9 @@ class Heard:
         if code in _NOT_ALLOWED:
             return NotAllowed(server, f"{said} ({about})" if about else said, hint=_way_out(code))
         if code in _UNREACHABLE:
-            return Unreachable(server, said, hint=_IS_IT_THERE)
+            # librdkafka says so itself, or not, as the connection ends.
+            without = "; this may be a listener without TLS" if "SSL" in said else ""
+            return Unreachable(server, f"{said}{without}", hint=_IS_IT_THERE)
         if code in (KafkaError._INVALID_ARG, KafkaError.INVALID_CONFIG):
             return BadOption(f"{server}: {said}.", hint="see librdkafka's list of settings")
         return StorageError(f"{server}: {said} ({error.name()}).", hint="see the brokers' logs")

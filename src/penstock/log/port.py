@@ -196,7 +196,7 @@ class LogPort(Protocol):
     def read(
         self, topic: str, partition: int, offset: int, *, until: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Visible records from `offset` on, up to `until` or to the end as it is now.
+        """Visible records from `offset` on, up to `until`, which was an end once, or to the end as it is now.
 
         Columns: `_partition`, `_offset`, `_timestamp`, then the topic's own, then
         `_deleted` where the topic is compacted. Raises OffsetOutOfRange.

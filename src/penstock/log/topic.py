@@ -260,6 +260,8 @@ class Topic:
         numbers = range(self.settings.partitions) if partition is None else [partition]
         for number in numbers:
             first, last = self.offset_of(number, start), self.offset_of(number, end)
+            if end != "latest":
+                last = min(last, self._port.bounds(self.name, number)[1])
             yield from self._port.read(self.name, number, first, until=last)
 
     def events(
