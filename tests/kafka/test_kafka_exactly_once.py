@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
-from penstock.kafka.cluster import Cluster
+from penstock.kafka.cluster import Cluster, State
 
 EVENTS = 100_000
 _ROWS_MAX = 5_000
@@ -42,10 +42,19 @@ def running(home: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def kill_and_start(cluster: Cluster) -> None:
+@pytest.fixture
+def brokers(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
+    """Three: one alone, killed in the middle of a commit, forgets a part of it (docs/KAFKA.md)."""
+    made = Cluster(tmp_path / "cluster")
+    made.up(brokers=3, port=0)
+    yield made
+    made.down(delete=True)
+
+
+def kill_and_start(cluster: Cluster, number: int) -> None:
     state = cluster.state()
     assert state is not None
-    (node,) = state.nodes
+    node = state.nodes[number % len(state.nodes)]
     cluster.kill(node)
     wait_until(lambda: not cluster.runs(node), what="the broker to be gone")
     cluster.start(node.number)
@@ -70,10 +79,10 @@ def amiss(found: Mapping[int, list[int]]) -> list[str]:
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.crash)])
 def test_every_event_arrives_once_and_in_order(
-    kills: int, home: Path, cluster: Cluster, spark: SparkSession, report: Callable[[str], None]
+    kills: int, home: Path, brokers: Cluster, spark: SparkSession, report: Callable[[str], None]
 ) -> None:
-    """As many kills of the driver, and half as many of the broker."""
-    state = cluster.state()
+    """As many kills of the driver, and half as many of a broker."""
+    state = brokers.state()
     assert state is not None
     app = declare(home, state.url)
     events = app.topics["events"]
@@ -83,19 +92,19 @@ def test_every_event_arrives_once_and_in_order(
     def arrived() -> int:
         return sum(end - start for start, end in app.log.topic("copied").bounds().values())
 
-    def run_a_while(*, broker_dies: bool) -> None:
+    def run_a_while(*, broker: int | None) -> None:
         before = arrived()
         with running(home, state.url) as process:
             went_on = lambda: arrived() > before or process.poll() is not None  # noqa: E731
             wait_until(went_on, timeout_s=200, what="the app to go on")
             assert process.poll() is None
-            if broker_dies:
-                kill_and_start(cluster)
+            if broker is not None:
+                kill_and_start(brokers, broker)
 
     each = EVENTS // kills
     for number in range(kills):
         events.append(table(range(number * each, (number + 1) * each)))
-        run_a_while(broker_dies=number % 2 == 1)
+        run_a_while(broker=number // 2 if number % 2 == 1 else None)
     graph = Graph(app, spark).analyse()
     Runner(app, graph, rows_max=_ROWS_MAX).once()
     found: dict[int, list[int]] = defaultdict(list)
@@ -105,6 +114,6 @@ def test_every_event_arrives_once_and_in_order(
     assert verify(app, graph, "copied").verdict == "equal"
     app.close()
     report(
-        f"Kafka to Kafka: {EVENTS:,} events, {kills} kills of the driver, {kills // 2} of the broker: "
+        f"Kafka to Kafka: {EVENTS:,} events, {kills} kills of the driver, {kills // 2} of a broker: "
         f"0 lost, 0 duplicated, in order, {time.monotonic() - began:.0f} s"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from tests.kafka.foreign import by_another_program, fresh
 from tests.servers import free_port
@@ -177,6 +177,29 @@ def test_an_end_that_is_not_there_is_an_error_and_not_fewer_records(log: ps.Log)
     with pytest.raises(ps.OffsetOutOfRange, match="offset 4 is outside"):
         list(log.port.read(topic.name, 0, 0, until=4))
     assert [row["n"] for row in topic.rows(end=4)] == [0, 1, 2]
+
+
+def test_a_producer_whose_last_append_is_not_shown_whole_does_not_go_on(
+    kafka: State, log: ps.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a commit that Kafka has ended in a part of the partitions only."""
+    monkeypatch.setattr("penstock.kafka.transactions.ANSWER_S", 1.0)
+    monkeypatch.setattr("penstock.kafka.transactions._VISIBLE_S", 0.1)
+    topic, id = log.create_topic(fresh("held"), "n BIGINT", format="json"), fresh("writer")
+    holding = Producer(
+        {"bootstrap.servers": kafka.url.removeprefix("kafka://"), "transactional.id": fresh("holding")}
+    )
+    holding.init_transactions(30)
+    holding.begin_transaction()
+    holding.produce(topic.name, b'{"n": 0}')
+    holding.flush(30)
+    with log.producer(id) as producer:
+        producer.append({topic: [{"n": 1}]}, position=b"1")
+    with pytest.raises(ps.Contended, match=r"partition 0 ends at 0, and it reached 2"):
+        log.producer(id)
+    holding.abort_transaction(30)
+    with log.producer(id) as producer:
+        assert producer.position() == b"1"
 
 
 def test_kafkas_own_clients_read_what_was_appended(kafka: State, log: ps.Log) -> None:

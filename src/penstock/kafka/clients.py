@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -139,6 +139,28 @@ class Clients:
             if found is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             return int(found[0]), int(found[1])
+
+    def latest(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[tuple[str, int], int]:
+        """One past the last record of each partition, or with `committed` past the last visible one.
+
+        Without those that are not there.
+        """
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        newest: Any = OffsetSpec
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        wanted = {TopicPartition(*place): newest.latest() for place in places}
+        asked = self.admin.list_offsets(wanted, isolation_level=level) if wanted else {}
+        found: dict[tuple[str, int], int] = {}
+        with self.translating():
+            for place, future in asked.items():
+                try:
+                    found[place.topic, place.partition] = int(future.result(ANSWER_S).offset)
+                except KafkaException as failure:
+                    if error_of(failure).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+        return found
 
     def done(self, futures: Mapping[Any, Any]) -> dict[Any, Any]:
         """What an admin request gave, once it is there."""

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -71,14 +70,15 @@ class Table:
     def settled(self, key: str) -> Mapping[str, bytes]:
         """What was written before this call, committed or ended: waits for transactions under way."""
         number = self.partition_of(key)
-        written = self._written(number)
+        written = self._clients.latest([(self.topic, number)], committed=False)[self.topic, number]
         deadline = time.monotonic() + ANSWER_S
         with self._translating():
             while self._clients.ends(self._consumer, self.topic, number)[1] < written:
                 if time.monotonic() > deadline:
                     raise Contended(
                         "a transaction of another producer is still open.",
-                        hint="it ends by itself within two minutes; try again then",
+                        hint="it ends by itself within two minutes; try again then. If it does not: "
+                        "docs/KAFKA.md, When brokers are away",
                     )
                 time.sleep(_PAUSE_S)
         return self.read(key)
@@ -89,19 +89,6 @@ class Table:
 
     def _translating(self) -> AbstractContextManager[None]:
         return self._clients.translating(f'topic "{self.topic}"')
-
-    def _written(self, number: int) -> int:
-        """The end of a partition, transactions under way included."""
-        from confluent_kafka import IsolationLevel
-        from confluent_kafka.admin import OffsetSpec
-
-        place = TopicPartition(self.topic, number)
-        newest: Any = OffsetSpec
-        asked = self._clients.admin.list_offsets(
-            {place: newest.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED
-        )
-        (found,) = self._clients.done(asked).values()
-        return int(found.offset)
 
     def _take_in(self, timeout_s: float) -> None:
         first = self._consumer.poll(timeout_s)

@@ -30,6 +30,7 @@ LEDGER = "_penstock_ledger"
 _TIMEOUT_MS = 120_000
 _VISIBLE_S = 5.0
 _PAUSE_S = 0.002
+_LOOK_S = 0.1
 _COMMITS_MAX = 5
 
 
@@ -100,6 +101,7 @@ class Transactions:
             producer.init_transactions(ANSWER_S * 2)
         # From here on no older instance writes; what it had begun has been ended.
         before = State.read(self._ledger.settled(id).get(id))
+        self._check_shown(id, before.ranges or {})
         opened = _Open(producer, replace(before, epoch=before.epoch + 1))
         self._run(id, opened, {}, opened.state)
         with self._mutex:
@@ -150,6 +152,31 @@ class Transactions:
                 ends = {place: end for place, end in ends.items() if seen[place] < end}
                 if ends:
                     time.sleep(_PAUSE_S)
+
+    def _check_shown(self, id: str, ranges: Mapping[str, Ranges]) -> None:
+        """Whether readers see all of the last append, or Kafka has ended its transaction in a part only.
+
+        A broker that died while it committed, and was the only one to hold a partition, does that: whoever
+        went on from here would never notice what is missing.
+        """
+        ends = {(topic, n): end for topic, parts in ranges.items() for n, (_, end) in parts.items()}
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            seen = self._clients.latest(ends, committed=True)
+            written = self._clients.latest(ends, committed=False)
+            hidden = [place for place in seen if seen[place] < ends[place] <= written.get(place, 0)]
+            if not hidden:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_S)
+        topic, number = hidden[0]
+        raise Contended(
+            f'readers do not see all of the last append of producer "{id}": for them, topic "{topic}" '
+            f"partition {number} ends at {seen[topic, number]}, and it reached {ends[topic, number]}.",
+            hint="a transaction holds it back: another producer's, which ends within two minutes, or one "
+            "that a dying broker left behind: docs/KAFKA.md, When brokers are away",
+        )
 
     def release(self, id: str) -> None:
         """Done with a producer; its position stays."""
