@@ -51,7 +51,7 @@ class Searched:
 
 def check(search: Search, events: pa.Schema, queries: pa.Schema) -> None:
     """Raises BadDefinition for columns that are not there or cannot be searched."""
-    for name in (*search.key, search.query, *ARRIVAL):
+    for name in (*search.key, search.query, DELETED, *ARRIVAL):
         _column(queries, name, "the table of queries")
     for name in ARRIVAL:
         _column(events, name, "the events")
@@ -64,11 +64,11 @@ def check(search: Search, events: pa.Schema, queries: pa.Schema) -> None:
     if not search.fields:
         raise BadDefinition("there is no field to search.", hint='say fields=["title", "text"]')
     fields_of(search, events)
-    for name in _version_names(search):
-        if name in events.names:
-            raise BadDefinition(
-                f'the events have a column "{name}" already.', hint="rename it before ps.search"
-            )
+    names = [*events.names, *_version_names(search)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise BadDefinition(
+            f'the output would have two columns "{twice[0]}".', hint="rename one before ps.search"
+        )
 
 
 def fields_of(search: Search, events: pa.Schema) -> tuple[Field, ...]:
@@ -125,8 +125,8 @@ class _Records:
         schema = state_schema(search, new.schema)
         old = schema.empty_table() if state is None else state
         rows = pa.concat_tables([old, new.select(schema.names)])
-        is_new = np.asarray(pc.fill_null(new[DELETED], False)).astype(bool)
-        deleted = np.concatenate([np.zeros(len(old), dtype=bool), is_new])
+        deletions = np.asarray(pc.fill_null(new[DELETED], False)).astype(bool)
+        deleted = np.concatenate([np.zeros(len(old), dtype=bool), deletions])
         keys = ordering.groups(rows, search.key)
         order = np.lexsort([*reversed(ordering.arrival(rows)), keys])
         rows, keys = rows.take(pa.array(order)), keys[order]

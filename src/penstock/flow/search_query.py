@@ -208,7 +208,9 @@ class _Parser:
     def _range(self, field: Field) -> Range:
         if bounds := self._match(_BOUNDS):
             low, high = self._bound(bounds, 2, field), self._bound(bounds, 3, field)
-            return Range(field.name, low, high, low is None or bounds[1] == "[", high is None or bounds[4] == "]")
+            return Range(
+                field.name, low, high, low is None or bounds[1] == "[", high is None or bounds[4] == "]"
+            )
         compared = self._match(_COMPARED)
         if (found := self._match(_NUMBER)) is None:
             raise self._bad(

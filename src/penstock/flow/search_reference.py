@@ -38,7 +38,7 @@ def search_reference(events: pa.Table, queries: pa.Table, *, search: Search) -> 
     misfits: list[Row] = []
     for is_event, row in _replayed(events, queries):
         if is_event:
-            output += _matched(row, list(in_force.values()), search)
+            output += _matched(row, list(in_force.values()), search, fields)
         else:
             misfits += _changed(in_force, row, search, fields)
     left = sorted(
@@ -52,7 +52,14 @@ def search_reference(events: pa.Table, queries: pa.Table, *, search: Search) -> 
     )
 
 
+def searchable(event: Row, fields: tuple[Field, ...]) -> Row:
+    """The words of a text, and numbers as they are."""
+    texts = {field.name: words(event[field.name] or "") for field in fields if field.kind == "text"}
+    return {**event, **texts}
+
+
 def matches(query: Query, event: Row) -> bool:
+    """Whether a query matches an event made `searchable`."""
     match query:
         case And(parts):
             return all(matches(part, event) for part in parts)
@@ -63,7 +70,7 @@ def matches(query: Query, event: Row) -> bool:
         case Range():
             return _in_range(query, event[query.field])
         case Word(fields) | Prefix(fields) | Fuzzy(fields) | Phrase(fields):
-            return any(_in_words(query, words(event[name] or "")) for name in fields)
+            return any(_in_words(query, event[name]) for name in fields)
 
 
 def _in_words(query: Word | Prefix | Fuzzy | Phrase, text: Sequence[str]) -> bool:
@@ -129,8 +136,11 @@ def _place(row: Row) -> tuple[int, int]:
     return row[ARRIVAL[1]], row[ARRIVAL[2]]
 
 
-def _matched(event: Row, in_force: list[tuple[Row, Query]], search: Search) -> Iterator[Row]:
-    found = [record for record, query in in_force if matches(query, event)]
+def _matched(
+    event: Row, in_force: list[tuple[Row, Query]], search: Search, fields: tuple[Field, ...]
+) -> Iterator[Row]:
+    prepared = searchable(event, fields)
+    found = [record for record, query in in_force if matches(query, prepared)]
     for record in sorted(found, key=_place):
         key = {f"query_{name}": record[name] for name in search.key}
         yield {**event, **key, "query_partition": record["_partition"], "query_offset": record["_offset"]}
