@@ -60,6 +60,8 @@ _TILDE = re.compile(r"~(\d*)")
 _COMPARED = re.compile(r"(>=|<=|>|<)")
 _BOUNDS = re.compile(r"([\[{])\s*([^\s\[\]{}]+)\s+TO\s+([^\s\[\]{}]+)\s*([\]}])")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+_MISPLACED = re.compile(r"[-+!<>=].|.*\?[^?]")
+_MISPLACED_HINT = "say -word or -title:word to exclude, word* for a prefix, price:>5 for numbers"
 _ENDED = re.compile(r"[\s)]|$")
 
 
@@ -180,8 +182,9 @@ class _Parser:
         return Phrase(fields, inside, slop)
 
     def _word(self, fields: tuple[str, ...], bare: str, start: int) -> Query:
-        if bare.startswith("!") or "?" in bare.rstrip("?"):
-            raise self._bad(f"{bare!r} is not known here", at=start, hint="-word excludes, word* is a prefix")
+        # Rather refused than read as a word, since elsewhere they mean something.
+        if _MISPLACED.match(bare):
+            raise self._bad(f"{bare!r} is not known here", at=start, hint=_MISPLACED_HINT)
         inside = self._words(bare, start)
         if self._text[self._at : self._at + 1] in {"*", "~"} and len(inside) > 1:
             raise self._bad(f"{bare!r} is {len(inside)} words: only one takes * or ~", at=start)

@@ -234,6 +234,15 @@ def test_a_batch_larger_than_an_index_takes_is_split(monkeypatch: pytest.MonkeyP
     assert searched(rows, changes).output.equals(wanted.output)
 
 
+def test_a_query_is_read_once_and_not_again_in_every_batch() -> None:
+    first = searched(
+        [event(0, "once")], [saved(number, str(number), f"once{number}*") for number in range(50)]
+    )
+    misses = search_index.compiled.cache_info().misses
+    searched([event(1, "once7", 5)], [], first.state)
+    assert search_index.compiled.cache_info().misses == misses
+
+
 # What cannot be read.
 
 

@@ -96,6 +96,8 @@ _REFUSED = [
     ("a - b", 3, "no letter or digit"),
     ("!a", 1, "not known"),
     ("h?use", 1, "not known"),
+    ("title:-a", 7, "not known"),
+    ("price >5", 7, "not known"),
     ("*part", 1, "at the end of a word"),
     ("*", 1, "at the end of a word"),
     ("title:*", 7, "at the end of a word"),
