@@ -80,7 +80,8 @@ def _in_words(query: Word | Prefix | Fuzzy | Phrase, text: Sequence[str]) -> boo
         case Prefix(_, start):
             return any(word.startswith(start) for word in text)
         case Fuzzy(_, word, distance):
-            return any(edits(word, other) <= distance for other in set(text))
+            close = {other for other in text if abs(len(other) - len(word)) <= distance}
+            return any(edits(word, other) <= distance for other in close)
         case Phrase(_, wanted, slop):
             starts = [place for place, word in enumerate(text) if word == wanted[0]]
             return any(_follows(wanted[1:], text, start + 1, slop) for start in starts)
