@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from penstock.flow.operators import deduplicate as deduplicate
     from penstock.flow.operators import in_order as in_order
     from penstock.flow.operators import latest as latest
+    from penstock.flow.relations import join_within as join_within
     from penstock.flow.source import LogSource as LogSource
     from penstock.flow.windows import hopping as hopping
     from penstock.flow.windows import session as session
@@ -90,6 +91,7 @@ _HOMES = {
     "latest": "penstock.flow.operators",
     "deduplicate": "penstock.flow.operators",
     "in_order": "penstock.flow.operators",
+    "join_within": "penstock.flow.relations",
     "tumbling": "penstock.flow.windows",
     "hopping": "penstock.flow.windows",
     "sliding": "penstock.flow.windows",
@@ -172,6 +174,7 @@ __all__ = [
     "first",
     "hopping",
     "in_order",
+    "join_within",
     "last",
     "latest",
     "max",

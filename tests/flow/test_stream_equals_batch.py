@@ -63,7 +63,8 @@ def sure_of_late(world: World, name: str, wanted: list[oracle.Late], *, rows_kep
 
     for row in reading.late(world.app, name):
         number = row["row"] and row["row"]["n"]
-        assert number == (world.numbers[row["partition"], row["offset"]] if rows_kept else None)
+        place = world.topics.index(row["topic"]) * world.partitions + row["partition"], row["offset"]
+        assert number == (world.numbers[place] if rows_kept else None)
 
 
 def values(rows: list[oracle.Record], *, gathered: bool) -> tuple[Any, ...]:

@@ -1,5 +1,7 @@
 """Generated logs for tests of meaning: many small cases interleaved in one topic, under a clock of our own.
 
+Where there are several topics, their partitions are numbered one after another.
+
 A case is a key with habits of its own: how far out of order its events come, how often twice, without a time
 or with one far in the future. The watermark is the whole topic's, as it is for users.
 """
@@ -43,7 +45,7 @@ def us(moment: datetime) -> int:
 
 
 def cut_of(batch: Offset) -> oracle.Cut:
-    (ends,) = batch.end.ends.values()
+    ends = [end for topic in sorted(batch.end.ends) for end in batch.end.ends[topic]]
     tick = batch.end.clock_us if batch.start.ends == batch.end.ends else None
     return oracle.Cut(tuple(ends), sum(batch.end.declared.values()), tick)
 
@@ -76,6 +78,7 @@ class World:
     seed: int
     cases: int = 40
     partitions: int = 2
+    topics: tuple[str, ...] = ("events",)  # in the order of their names
     lateness_s: float = 5
     name: str = "world"
     records: list[oracle.Record] = field(default_factory=list)
@@ -86,12 +89,13 @@ class World:
         self.chance = random.Random(self.seed)
         self.clock = ManualClock(START_US)
         self.app = app_at(self.name, self.home, self.clock)
-        self.topic = self.declare_topic(self.app)
+        self.declared_topics = [self.declare_topic(self.app, name) for name in self.topics]
+        self.topic = self.declared_topics[0]
         self.habits = [Habits.of(self.chance) for _ in range(self.cases)]
 
-    def declare_topic(self, app: ps.App) -> AppTopic:
+    def declare_topic(self, app: ps.App, name: str = "events") -> AppTopic:
         return app.topic(
-            "events", SCHEMA, event_time="at", partitions=self.partitions, durability="os",
+            name, SCHEMA, event_time="at", partitions=self.partitions, durability="os",
             lateness=self.lateness_s, idle_after="20 seconds",
         )  # fmt: skip
 
@@ -108,7 +112,8 @@ class World:
                 for row in self._events((awake + self.chance.randrange(12)) % self.cases)
             ]
             busy = self.chance.random() < 10 / 11
-            self.append(rows, partition=0 if busy else self.chance.randrange(1, self.partitions))
+            first = self.partitions * self.chance.randrange(len(self.topics))
+            self.append(rows, partition=first + (0 if busy else self.chance.randrange(1, self.partitions)))
             self.clock.advance(self.chance.choice([0, 0, 0.03, 0.4, 1, 2]))
 
     def _events(self, case: int) -> list[dict[str, Any]]:
@@ -124,7 +129,8 @@ class World:
     def append(self, rows: Sequence[dict[str, Any]], *, partition: int = 0) -> None:
         filled = [{"case": 0, "id": "", "x": 1, **row} for row in rows]
         numbered = [{**row, "n": len(self.records) + i} for i, row in enumerate(filled)]
-        self.topic.append(numbered, partition=partition)
+        topic = self.declared_topics[partition // self.partitions]
+        topic.append(numbered, partition=partition % self.partitions)
         first = sum(r.partition == partition for r in self.records)
         for i, row in enumerate(numbered):
             moment = None if row["at"] is None else us(row["at"])
@@ -162,14 +168,12 @@ class World:
     # ---- looking ---------------------------------------------------------------------------------
 
     def model(self, name: str) -> oracle.Model:
-        past = history.batches(self.app.log, f"{name}.batches")
-        return oracle.Model(
-            self.records, [cut_of(batch) for batch in past], round(self.lateness_s * SECOND),
-            declared=self.declared,
-        )  # fmt: skip
+        cuts = [cut_of(batch) for batch in history.batches(self.app.log, f"{name}.batches")]
+        read = [record for record in self.records if record.partition < len(cuts[0].ends)]
+        return oracle.Model(read, cuts, round(self.lateness_s * SECOND), declared=self.declared)
 
     def late(self, name: str) -> list[oracle.Late]:
-        return late_pairs(self.app, name)
+        return late_pairs(self.app, name, topics=self.topics, partitions=self.partitions)
 
     def verify(self, name: str) -> Verified:
         return verify(self.app, self.graph, name)
@@ -186,12 +190,15 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {name: us(value) if isinstance(value, datetime) else value for name, value in row.items()}
 
 
-def late_pairs(app: ps.App, name: str) -> list[oracle.Late]:
+def late_pairs(
+    app: ps.App, name: str, *, topics: Sequence[str] = ("events",), partitions: int = 0
+) -> list[oracle.Late]:
     found = []
     for row in map(plain, reading.late(app, name)):
         window = None if row["window_end"] is None else (row["window_start"], row["window_end"])
         watermark = None if row["watermark"] == NEVER_US else row["watermark"]
-        found.append(oracle.Late((row["partition"], row["offset"]), window, watermark, row["reason"]))
+        place = topics.index(row["topic"]) * partitions + row["partition"], row["offset"]
+        found.append(oracle.Late(place, window, watermark, row["reason"]))
     return found
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.errors import BadDefinition
 from penstock.flow.offset import STEP_US, Offset
-from penstock.flow.plan import Scan
+from penstock.flow.plan import Scan, column_of
 from penstock.log.log import Log
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ TIME_MARK = "penstock.time"
 """In the metadata of the column that is a stream's event time: renamed, it is still that column."""
 
 
+class ReadTogether(Exception):
+    """The definition reads these groups of topics, and they must come from one source: build it again."""
+
+    def __init__(self, groups: tuple[tuple[str, ...], ...]) -> None:
+        super().__init__(groups)
+        self.groups = groups
+
+
 class AnotherClock(Exception):
     """The definition counts time by another clock than its topics were opened with: build it again."""
 
@@ -62,6 +70,7 @@ class Operator:
     """One stateful operator, as it was used."""
 
     name: str
+    inputs: int = 1
     late: Late = "divert"
     emit: Emit = "live"
     span_us: int = 0  # how long after an event its last window can end
@@ -69,6 +78,7 @@ class Operator:
     windowed: bool = True
     output: Literal["update", "append", "changes"] = "update"
     final_by: str | None = None  # the column by which a final row was due to come out
+    again_by: str | None = None  # the column that tells a row which a state built anew gives once more
     late_rows: DataFrame | None = None  # in mode "odd": the (row, window) pairs it leaves out
     not_verifiable: str | None = None
     approximate: Mapping[str, float] = field(default_factory=dict)
@@ -90,6 +100,8 @@ class Build:
     extra_delay_us: int = 0  # Spark keeps windows longer where they can be corrected
     undated: bool = False  # without state, event times do not matter: every record counts
     source: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)  # one, shared by all who read it
+    groups: tuple[tuple[str, ...], ...] = ()  # of topics, where several are read together
+    together: DataFrame | None = None  # the source of all groups
     columns: frozenset[str] | None = None  # of the source; None for all
     batches: Sequence[Offset] = ()
     closed_us: int | None = None  # in a batch build: how far a stream would have closed windows
@@ -105,6 +117,7 @@ class Build:
         """For another call of the definition."""
         for left in (self.source, self.topics, self.operators):
             left.clear()
+        self.together = None
 
     def add(self, operator: Operator) -> None:
         if self.realtime:
@@ -159,18 +172,37 @@ def call(function: Callable[[], Any], build: Build) -> DataFrame:
         build.clock = asked.clock
         build.clear()
         result = _called(function, build)
-    if _sources(result) > 1:
-        raise BadDefinition(
-            "it reads its stream more than once, and each would be read by itself.",
-            hint="make each part a definition of its own",
-        )
+    _check_one_source(build, _sources(result))
     return result
 
 
 def _called(function: Callable[[], Any], build: Build) -> DataFrame:
+    """Once more for each further topic that it reads: they are opened together."""
     with building(build):
-        result: DataFrame = function()
-        return result
+        while True:
+            try:
+                result: DataFrame = function()
+                return result
+            except ReadTogether as asked:
+                build.clear()
+                build.groups = asked.groups
+
+
+def _check_one_source(build: Build, scans: int) -> None:
+    """What is read several times must have come together in an operator of ours, that knows its rows."""
+    if scans <= 1 + sum(operator.inputs - 1 for operator in build.operators):
+        return
+    if build.groups:
+        first, second, *_ = (", ".join(group) for group in build.groups)
+        raise BadDefinition(
+            f"it reads {first} and, apart from that, {second}.",
+            hint="relate them with ps.join_within and its like; topics with the same columns can be read as "
+            "one: ps.stream(one, other)",
+        )
+    raise BadDefinition(
+        "it reads its stream more than once, and each would be read by itself.",
+        hint="make each part a definition of its own",
+    )
 
 
 def _sources(df: Any) -> int:
@@ -188,8 +220,10 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
             build.before_reading(topic)
     wanted = tuple(topics)
     if wanted not in build.source:
-        _check_topics(build, wanted)
-        build.source[wanted] = _opened(build, wanted)
+        _check_alike(build, wanted)
+        if build.source and wanted not in build.groups:
+            raise ReadTogether((*(build.groups or build.source), wanted))
+        build.source[wanted] = _group(build, wanted) if build.groups else _opened(build, wanted)
     return build.source[wanted]
 
 
@@ -210,14 +244,7 @@ def take(build: Build, topics: tuple[str, ...], clock: Clock, df: DataFrame) -> 
     build.source[topics] = hide(_marked(df, build.time), HIDDEN)
 
 
-def _check_topics(build: Build, topics: tuple[str, ...]) -> None:
-    """A query has one source, whose offset is its position; its topics must look alike."""
-    if build.source:
-        (other, *_) = build.source
-        raise BadDefinition(
-            f"it reads {', '.join(other)} and, apart from that, {', '.join(topics)}.",
-            hint="topics with the same columns can be read as one: ps.stream(one, other)",
-        )
+def _check_alike(build: Build, topics: tuple[str, ...]) -> None:
     first, *others = (build.log.port.settings(topic) for topic in topics)
     for settings in others:
         alike = (settings.stored, settings.event_time, settings.sent_time)
@@ -251,6 +278,47 @@ def _opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
     return hide(_watermarked(build, topics, reader.load()), hidden)
 
 
+def _group(build: Build, topics: tuple[str, ...]) -> DataFrame:
+    """Topics that are read together with others: a query has one source, whose offset is its position.
+
+    Spark scans it once for each group. All have one watermark: that of the log, whoever moved it.
+    """
+    from pyspark.sql import functions as F
+
+    from penstock.flow.hidden import hide
+
+    if build.realtime:
+        raise BadDefinition("real-time mode reads one topic.", hint="leave latency= out")
+    together = build.together = build.together or _opened_together(build)
+    settings, number = build.log.port.settings(topics[0]), build.groups.index(topics)
+    time = _time_column(build, topics)
+    sources = {name: column_of(number, name) for name in settings.stored.names}
+    sources |= {name: name for name in HIDDEN}
+    if build.mode != "odd":  # there, an event without a usable time shows what it has
+        assert build.time is not None
+        sources[time] = build.time
+    there = {name: source for name, source in sources.items() if source in together.columns}
+    mine = together.filter(F.col("_topic").isin(*topics)).select(
+        *(F.col(f"`{source}`").alias(name) for name, source in there.items())
+    )
+    return hide(
+        _marked(mine, time) if build.mode == "odd" else mine, [n for n in HIDDEN if n in there and n != time]
+    )
+
+
+def _opened_together(build: Build) -> DataFrame:
+    for group in build.groups:
+        build.topics.extend(topic for topic in group if topic not in build.topics)
+    build.time = {"event": "_event_time", "append": "_timestamp"}.get(build.clock, "_processed")
+    options = _options(build, build.topics)
+    if build.mode != "stream":
+        return _marked(build.session.read.format("penstock").options(**options).load(), build.time)
+    reader = build.session.readStream.format("penstock").options(**options)
+    if build.columns is not None:
+        reader = reader.schema(_narrowed(build, build.topics))
+    return _watermarked(build, build.topics, reader.load())
+
+
 def gathered(stream: DataFrame, gather: Gather) -> DataFrame:
     """The source that `stream` is, once more, with its events added up."""
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -268,8 +336,9 @@ def gathered(stream: DataFrame, gather: Gather) -> DataFrame:
 
 
 def is_source(stream: DataFrame) -> bool:
-    """Whether it is a topic as it was opened, with nothing done to it."""
-    return any(opened is stream for opened in current().source.values())
+    """Whether it is a topic as it was opened, alone, with nothing done to it."""
+    build = current()
+    return not build.groups and any(opened is stream for opened in build.source.values())
 
 
 def _watermarked(build: Build, topics: Sequence[str], loaded: DataFrame) -> DataFrame:
@@ -292,7 +361,7 @@ def _narrowed(build: Build, topics: Sequence[str]) -> StructType:
 
     assert build.columns is not None
     wanted = {*build.columns, build.time, *(() if build.undated else ("_heartbeat",))}
-    whole = source_schema(build.log, build.scan(topics))
+    whole = source_schema(build.log, build.scan(topics), build.groups)
     return from_arrow_schema(pa.schema([field for field in whole if field.name in wanted]))
 
 
@@ -315,6 +384,7 @@ def _options(build: Build, topics: Sequence[str]) -> dict[str, str]:
     options = {
         "home": build.home,
         "topics": ",".join(topics),
+        "groups": ";".join(map(",".join, build.groups)),
         "clock": build.clock,
         "time": build.time or "",
         "rows_max": str(build.rows_max or _ROWS_MAX),

@@ -18,6 +18,7 @@ from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Build, Clock, Operator
 from penstock.flow.offset import STEP_US
 from penstock.flow.output import Output
+from penstock.flow.plan import column_of
 from penstock.flow.pruning import needed_columns
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Analysed:
 
     definition: Definition
     topics: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
     clock: Clock
     operators: tuple[Operator, ...]
     output: Output
@@ -95,6 +97,7 @@ class Analysed:
         `arrival`: with the columns that say in which order the rows came.
         """
         build.clock, build.settle_us, build.extra_delay_us = self.clock, self.settle_us, self.correct_us
+        build.groups = self.groups
         build.undated, build.realtime = not self.stateful, self.definition.realtime
         with self.definition.blamed():
             df = self._built(build)
@@ -146,6 +149,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
     found = Analysed(
         definition,
         tuple(build.topics),
+        build.groups,
         build.clock,
         operators,
         _output(definition, key, own, operators),
@@ -212,11 +216,13 @@ def _output(
     definition: Definition, key: tuple[str, ...], columns: pa.Schema, operators: tuple[Operator, ...]
 ) -> Output:
     final_by = next((o.final_by for o in reversed(operators) if o.final_by), None)
-    if final_by is not None and final_by not in columns.names:
-        raise definition.wrong(
-            f'the result has lost "{final_by}", by which it is known to be final.', "keep that column"
-        )
-    return Output(definition.name, definition.kind, key, columns, final_by=final_by)
+    again_by = next((o.again_by for o in reversed(operators) if o.again_by), None)
+    for needed in (final_by, again_by):
+        if needed is not None and needed not in columns.names:
+            raise definition.wrong(
+                f'the result has lost "{needed}", by which it is known to be final.', "keep that column"
+            )
+    return Output(definition.name, definition.kind, key, columns, final_by=final_by, again_by=again_by)
 
 
 def _late_columns(definition: Definition, build: Build) -> pa.Schema | None:
@@ -258,7 +264,7 @@ def _identity(
 
     The columns are part of it: with a column that a topic got since, the plan would be another one.
     """
-    there: Sequence[str] = build.log.port.settings(build.topics[0]).schema.names
+    there = _columns_there(build)
     if known and set(known) < set(there):
         before = _over(definition, build, known)
         if before is not None:
@@ -281,6 +287,14 @@ def _identity(
     return f"{digest}:{','.join(map(quote, there))}"
 
 
+def _columns_there(build: Build) -> Sequence[str]:
+    """The columns that its topics have now, as the source calls them."""
+    if not build.groups:
+        return build.log.port.settings(build.topics[0]).schema.names
+    schemas = (build.log.port.settings(topics[0]).schema for topics in build.groups)
+    return [column_of(number, name) for number, schema in enumerate(schemas) for name in schema.names]
+
+
 def _clocks(build: Build) -> list[object]:
     """Which event times its topics take for usable; their lateness is in the plan."""
     found = (build.log.port.settings(topic) for topic in build.topics)
@@ -298,8 +312,9 @@ def _over(definition: Definition, build: Build, columns: Sequence[str]) -> DataF
 
     narrow = frozenset((*columns, *builds.HIDDEN))
     again = Build(
-        build.session, build.log, build.home, clock=build.clock, columns=narrow, realtime=build.realtime
-    )
+        build.session, build.log, build.home, clock=build.clock, columns=narrow, groups=build.groups,
+        realtime=build.realtime,
+    )  # fmt: skip
     try:
         return outputs.flat(builds.call(definition.function, again))
     except (AnalysisException, BadInput, BadDefinition):

@@ -52,6 +52,7 @@ class Output:
     key: tuple[str, ...]
     columns: pa.Schema
     final_by: str | None = None  # rows come out once the watermark has passed this column
+    again_by: str | None = None  # rows up to the watermark by this column have come out
 
     @property
     def schema(self) -> RecordSchema:
@@ -147,7 +148,8 @@ def late_records(table: pa.Table, *, policy: str) -> pa.Table:
 
 def not_before(output: Output, table: pa.Table, evicted_ms: int) -> pa.Table:
     """Without rows that came out before: after a replay Spark closes all windows again."""
-    if output.final_by is None or not table.num_rows:
+    column = output.final_by or output.again_by
+    if column is None or not table.num_rows:
         return table
-    due_us = table.column(output.final_by).cast(pa.int64())
+    due_us = table.column(column).cast(pa.int64())
     return table.filter(pc.greater(due_us, evicted_ms * 1_000))

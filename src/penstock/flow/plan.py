@@ -40,6 +40,11 @@ class Scan:
         return max(log.port.settings(topic).lateness_ms for topic in self.topics) * 1_000
 
 
+def column_of(group: int, name: str) -> str:
+    """What a column is called where groups of topics are read together."""
+    return f"{group}_{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """Append and event times of the records between two points, and of declared watermarks among them.

@@ -368,5 +368,6 @@ def _fits(log: Log, wanted: TopicSettings) -> bool:
 def _planned(checkpoint: Path, spark_batch: int) -> Planned:
     """What Spark wrote down about a batch before it began it."""
     written = (checkpoint / "offsets" / str(spark_batch)).read_text()
-    _version, metadata, offset = written.splitlines()  # of one source: it is the position
+    _version, metadata, *scans = written.splitlines()
+    (offset,) = set(scans)  # one source, however often it is scanned: it is the position
     return Planned(Offset.from_json(json.loads(offset)), int(json.loads(metadata)["batchWatermarkMs"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,6 +15,7 @@ from penstock.flow.times import Bools, Ints, Steps, event_times
 from penstock.log.log import Log
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_PLACE = frozenset({"_partition", "_offset", "_timestamp"})
 _ROWS_MIN = 32_768  # a smaller slice is not worth a task
 _ROWS_LARGE = 16_384
 _ROWS_SENT = 65_536  # small appends are joined to batches of this size on their way to Spark
@@ -83,15 +84,22 @@ def _floors(past: Sequence[Offset], topic: str, partition: int, lateness_us: int
 
 
 def read_slice(
-    log: Log, piece: Slice, schema: pa.Schema, *, odd: bool, undated: bool = False
+    log: Log,
+    piece: Slice,
+    schema: pa.Schema,
+    *,
+    names: Mapping[str, str] | None = None,
+    odd: bool,
+    undated: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Its records with the system columns that `schema` asks for.
 
+    `names`: the topic's columns by the names that `schema` has for them; those of other topics are NULL.
     `odd`: only those behind the watermark or without a usable event time (`_time_usable` tells which);
     otherwise only those with one, or with `undated` all of them.
     """
     for batch in _joined(log.port.read(piece.topic, piece.partition, piece.start, until=piece.end)):
-        yield _prepared(log, piece, batch, schema, odd=odd, undated=undated)
+        yield _prepared(log, piece, batch, schema, names=names, odd=odd, undated=undated)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -112,12 +120,19 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _prepared(
-    log: Log, piece: Slice, batch: pa.RecordBatch, schema: pa.Schema, *, odd: bool, undated: bool
+    log: Log,
+    piece: Slice,
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    *,
+    names: Mapping[str, str] | None,
+    odd: bool,
+    undated: bool,
 ) -> pa.RecordBatch:
     times, usable = event_times(log.port.settings(piece.topic), batch, piece.clock)
     met = _watermarks(piece, batch)
     keep = ~usable | (times <= met) if odd else usable | undated
-    whole = _with_system_columns(batch, schema, piece, times=times, usable=usable, met=met)
+    whole = _with_system_columns(batch, schema, piece, names=names, times=times, usable=usable, met=met)
     return whole if keep.all() else whole.filter(pa.array(keep))
 
 
@@ -136,7 +151,14 @@ def _watermarks(piece: Slice, batch: pa.RecordBatch) -> Ints:
 
 
 def _with_system_columns(
-    batch: pa.RecordBatch, schema: pa.Schema, piece: Slice, *, times: Ints, usable: Bools, met: Ints
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    piece: Slice,
+    *,
+    names: Mapping[str, str] | None,
+    times: Ints,
+    usable: Bools,
+    met: Ints,
 ) -> pa.RecordBatch:
     made = {
         "_topic": lambda: pa.repeat(pa.scalar(piece.topic), len(batch)),
@@ -146,10 +168,12 @@ def _with_system_columns(
         "_time_usable": lambda: pa.array(usable),
         "_heartbeat": lambda: pa.array(np.zeros(len(batch), np.bool_)),
     }
-    columns = [
-        made[field.name]() if field.name in made else batch.column(field.name).cast(field.type)
-        for field in schema
-    ]
+
+    def own(field: pa.Field) -> pa.Array:
+        name = field.name if names is None or field.name in _PLACE else names.get(field.name)
+        return pa.nulls(len(batch), field.type) if name is None else batch.column(name).cast(field.type)
+
+    columns = [made[field.name]() if field.name in made else own(field) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -7,14 +7,16 @@ others, every record counts.
 
 Definitions say more: `clock`, `time` (name of the time column), `tasks`, `settle_us`, `ticks`, `undated`.
 A batch read of theirs is of exactly the offsets in `batches` (a JSON list), or of those recorded in the topic
-`history` up to batch `number_max`. With `gather`, rows are events that were added up (see gather.py).
+`history` up to batch `number_max`. With `gather`, rows are events that were added up (see gather.py). With
+`groups` ("clicks;views,visits": topics that are read apart), each group has columns of its own, which are
+NULL in the records of the others.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from penstock.errors import BadInput
 from penstock.flow import history, plan, slices
 from penstock.flow.gather import Gather
 from penstock.flow.offset import Offset, Point, at_rest
-from penstock.flow.plan import Scan
+from penstock.flow.plan import Scan, column_of
 from penstock.flow.times import Steps
 from penstock.log.log import Log, home_of
 from penstock.opening import is_kafka, open_log
@@ -73,9 +75,15 @@ def _marker(home: str) -> int:
         return 0
 
 
-def source_schema(log: Log, scan: Scan) -> pa.Schema:
-    """The columns of the first topic, all nullable (a heartbeat has none), and the system's."""
-    settings = log.port.settings(scan.topics[0])
+def source_schema(log: Log, scan: Scan, groups: Sequence[Sequence[str]] = ()) -> pa.Schema:
+    """The topics' columns, all nullable (a heartbeat has none), and the system's."""
+    own: Iterable[pa.Field] = log.port.settings(scan.topics[0]).stored
+    if groups:
+        own = [
+            field.with_name(column_of(number, field.name))
+            for number, topics in enumerate(groups)
+            for field in log.port.settings(topics[0]).stored
+        ]
     system = [
         pa.field("_topic", pa.string()),
         pa.field("_partition", pa.int32()),
@@ -87,7 +95,7 @@ def source_schema(log: Log, scan: Scan) -> pa.Schema:
         pa.field("_time_usable", pa.bool_()),
         pa.field("_heartbeat", pa.bool_()),
     ]
-    return pa.schema([*(field.with_nullable(True) for field in settings.stored), *system])
+    return pa.schema([*(field.with_nullable(True) for field in own), *system])
 
 
 def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -95,6 +103,10 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
     if not found:
         raise BadInput("which topics?", hint='name them: .option("topics", "page_views,clicks")')
     return found
+
+
+def _groups(options: Mapping[str, str]) -> list[list[str]]:
+    return [group.split(",") for group in options.get("groups", "").split(";") if group]
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
@@ -149,6 +161,7 @@ class _Reading:
         self.odd = options.get("odd") == "true"
         self.undated = options.get("undated", "true") == "true"
         self.gather = options.get("gather")
+        self.groups = _groups(options)
         self.schema = schema
 
     def ranges(self, past: Sequence[Offset], steps: Steps | None = None) -> list[_Range]:
@@ -164,10 +177,16 @@ class _Reading:
 
     def _records(self, log: Log, piece: slices.Slice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if not self.gather:
-            return slices.read_slice(log, piece, schema, odd=self.odd, undated=self.undated)
+            names = self._names(log, piece.topic) if self.groups else None
+            return slices.read_slice(log, piece, schema, names=names, odd=self.odd, undated=self.undated)
         gather = Gather.from_json(self.gather)
         wanted = gather.reads(source_schema(log, self.scan))
         return gather.gathered(slices.read_slice(log, piece, wanted, odd=False), schema)
+
+    def _names(self, log: Log, topic: str) -> dict[str, str]:
+        """By the name that the source gives it, each column of a topic."""
+        mine = [number for number, topics in enumerate(self.groups) if topic in topics]
+        return {column_of(n, name): name for n in mine for name in log.port.settings(topic).stored.names}
 
 
 class LogReader(_Reading, DataSourceReader):
@@ -271,7 +290,7 @@ class LogSource(DataSource):
 
     def schema(self) -> StructType:
         log, topics = log_at(_home(self.options)), _topics(self.options)
-        whole = source_schema(log, Scan(topics))
+        whole = source_schema(log, Scan(topics), _groups(self.options))
         if "clock" in self.options:  # a definition reads
             return from_arrow_schema(whole)
         _check_alike(log, topics)

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.flow.buckets import Step
+from penstock.flow.buckets import SimpleStep
 
 TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -93,7 +93,7 @@ def batches(draw: st.DrawFn, *, late_by: int = 0, span: int = 60) -> list[Batch]
     return found
 
 
-def outputs(step: Step, found: list[Batch]) -> Iterator[pa.Table]:
+def outputs(step: SimpleStep, found: list[Batch]) -> Iterator[pa.Table]:
     """What a step emits, batch by batch, called as a bucket calls it."""
     state, wake = None, None
     for batch in found:

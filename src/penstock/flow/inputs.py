@@ -1,0 +1,77 @@
+"""Several streams that meet in one operator: what is late in each of them, and one form for all late rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadDefinition
+from penstock.flow.aggregate import late_rows, time_of, with_system
+from penstock.flow.build import Build, Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def in_time(build: Build, operator: Operator, streams: Sequence[DataFrame]) -> list[DataFrame]:
+    """Each stream without its late rows, with the columns in sight that say where a row came from.
+
+    A row is late when its event time is at or before the watermark that it met. The build is told of them.
+    """
+    if operator.late not in ("divert", "drop"):
+        raise BadDefinition(f"late={operator.late!r}.", hint='single rows take late="divert" or late="drop"')
+    build.add(operator)
+    found = [with_system(stream) for stream in streams]
+    if build.mode == "odd":
+        operator.late_rows = _late(build, operator, found)
+    return [rows.filter(_at(rows) > _watermark()) for rows in found]
+
+
+def _late(build: Build, operator: Operator, streams: Sequence[DataFrame]) -> DataFrame:
+    """The late rows of all: in a row, the columns of the other streams are NULL."""
+    from pyspark.sql import functions as F
+
+    types = _types(streams)
+    found = []
+    for rows in streams:
+        # An event that is read twice, as in a self-join, is late once.
+        others = [
+            F.lit(None).cast(kind).alias(name) for name, kind in types.items() if name not in rows.columns
+        ]
+        same = [
+            F.col(f"`{name}`").cast(kind).alias(name) for name, kind in types.items() if name in rows.columns
+        ]
+        system = [name for name in rows.columns if name.startswith("_")]
+        time = time_of(rows)
+        late_rows(
+            build, operator, rows.select(*same, *others, *system, F.col(f"`{time}`").alias("_late_by")),
+            F.col("_late_by") <= _watermark(),
+        )  # fmt: skip
+        assert operator.late_rows is not None
+        found.append(operator.late_rows)
+    united = reduce(lambda one, other: one.unionByName(other), found)
+    return united.dropDuplicates(["topic", "partition", "offset"])
+
+
+def _types(streams: Sequence[DataFrame]) -> Mapping[str, str]:
+    """Every column by its type; as text where two streams mean something else by a name."""
+    found: dict[str, str] = {}
+    for rows in streams:
+        for field in rows.schema.fields:
+            if not field.name.startswith("_"):
+                kind = field.dataType.simpleString()
+                found[field.name] = kind if found.get(field.name, kind) == kind else "string"
+    return found
+
+
+def _at(rows: DataFrame) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(f"`{time_of(rows)}`")
+
+
+def _watermark() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("_watermark")
