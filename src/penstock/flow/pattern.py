@@ -206,7 +206,7 @@ class PatternBuilder:
     def _repeated(self, method: str, number: int, *, most: int | None) -> PatternBuilder:
         self._begun(f"{method}()")
         *before, last = self.steps
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        if type(number) is not int or number < 1:
             raise BadDefinition(f"{method}({number!r}).", hint="a step takes at least one event")
         if last.absent:
             raise BadDefinition(
