@@ -12,7 +12,7 @@ from tests.flow.operators.events import TIME, Row, plain
 
 from penstock.flow import pattern_reference
 from penstock.flow.pattern import Definition
-from penstock.flow.pattern_match import State, step, states
+from penstock.flow.pattern_match import State, states, step
 from penstock.flow.pattern_plan import Pattern
 from penstock.flow.stepped import SteppedTables
 
