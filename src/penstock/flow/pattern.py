@@ -238,7 +238,7 @@ class Definition:
 
     def compiled(self, schemas: Sequence[pa.Schema], times: Sequence[str]) -> Pattern:
         """What the kernel runs. Raises BadDefinition for steps, columns and types that do not fit."""
-        from penstock.flow.pattern_plan import compiled
+        from penstock.flow.pattern_compile import compiled
 
         return compiled(self, schemas, times)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -35,21 +37,16 @@ def conditions(
 ) -> Expression | None:
     """About the event itself, and sometimes about those before it; `before` says which steps are repeated."""
     own, number = step(name), draw(st.integers(0, 2))
-    found: list[Expression | None] = [
-        None,
-        own.x == number,
-        own.x > number,
-        own.x.is_null(),
-        own.x.is_in([0, 2]),
-    ]
+    found: list[Expression] = [own.x >= number, own.x != number, own.x.is_null(), own.x.is_in([0, 2])]
     for earlier, repeated in before:
         other = step(earlier).last() if repeated else step(earlier)
-        found += [own.x == other.x, (own.x >= other.x) | own.y.is_null(), own.x + other.x < number + 2]
-        found += [own.y <= other.y, step(earlier).count() == number, own.at - other.at > own.at - own.at]
-    if place and not name.startswith("not"):
-        found += [own.x > own.previous().x, own.x != own.previous().x]
+        found += [own.x != other.x, (own.x >= other.x) | own.y.is_null(), own.x + other.x < number + 2]
+        found += [own.y <= other.y, step(earlier).count() > number, own.at - other.at > own.at - own.at]
+    if not name.startswith("not"):
+        found += [own.count() > number, own.first().x == own.x]
+        found += [own.x > own.previous().x, own.x != own.previous().x] if place else []
     first, second = draw(st.sampled_from(found)), draw(st.sampled_from(found))
-    return first & second if first is not None and second is not None else first
+    return draw(st.sampled_from([None, None, first, first, first & second]))
 
 
 @st.composite
@@ -76,7 +73,7 @@ def definitions(draw: st.DrawFn) -> Definition:
     named = draw(st.sampled_from([name for name, _ in before]))
     policies = ["skip_past_last", "skip_to_next", "no_skip", f"skip_to_last:{named}"]
     policies += [f"skip_to_first:{named}"] if named != "one" else []
-    found = found.within(f"{draw(st.integers(1, 20))} ms").after_match(draw(st.sampled_from(policies)))
+    found = found.within(f"{draw(st.integers(2, 30))} ms").after_match(draw(st.sampled_from(policies)))
     found = found.timeout() if draw(st.booleans()) else found
     columns: dict[str, Expression] = {"known": matched_at(), "x": step("one").first().x * 2}
     for name, _ in before:
@@ -84,31 +81,35 @@ def definitions(draw: st.DrawFn) -> Definition:
     return found.emit(**columns)
 
 
-@st.composite
-def turns(draw: st.DrawFn) -> list[Turn]:
-    """Events that are all later than the watermark of the batch before them."""
+def turns(seed: int) -> list[Turn]:
+    """Events that are all later than the watermark of the batch before them, many of them at one time.
+
+    Out of a seed: drawn one by one they are ten times as slow, and most are all alike.
+    """
+    chance = random.Random(seed)
     found: list[Turn] = []
     watermark, number = 0, 0
-    for _ in range(draw(st.integers(1, 5))):
+    for _ in range(chance.randint(1, 5)):
         rows: list[tuple[int, Event]] = []
-        for _ in range(draw(st.integers(0, 10))):
+        for _ in range(chance.randint(0, 12)):
             each = event(
-                draw(st.sampled_from(["a", "a", "b"])),
-                draw(st.integers(watermark + 1, watermark + 15)),
-                draw(st.sampled_from(["ann", "ann", "bob", None])),
-                x=draw(st.none() | st.integers(0, 2)),
-                y=draw(st.none() | st.floats()),
+                chance.choice("aab"),
+                watermark + chance.randint(1, 12),
+                chance.choice(["ann", "ann", "ann", "bob", None]),
+                x=chance.choice([None, 0, 1, 2]),
+                y=chance.choice([None, 0.5, 1.5, math.nan]),
             )
             rows.append((number, each))
             number += 1
-        watermark += draw(st.integers(0, 20))
-        found.append(Turn(draw(st.permutations(rows)), watermark * MS))
+        watermark += chance.randint(0, 15)
+        found.append(Turn(chance.sample(rows, len(rows)), watermark * MS))
     return found
 
 
-@settings(max_examples=1_000, deadline=None)
-@given(definition=definitions(), found=turns())
-def test_the_kernel_finds_what_the_reference_finds(definition: Definition, found: list[Turn]) -> None:
+@settings(max_examples=500, deadline=None)
+@given(definition=definitions(), seed=st.integers(0, 2**32))
+def test_the_kernel_finds_what_the_reference_finds(definition: Definition, seed: int) -> None:
+    found = turns(seed)
     every = [pair for turn in found for pair in turn.events]
     # The order within a key is compared too: what was known first comes first.
     assert emitted(definition, found) == reference(definition, every, found[-1].watermark_us)
