@@ -40,6 +40,8 @@ class Stage:
         self.last = last
         self.fits = _Fits(step.takers, compiled(number))
         self.absent = _Fits(step.absences, compiled(OWN)) if step.absences else None
+        # With so many events nothing can be taken any more, and nothing has to be waited for.
+        self.done_at = self.most if last and not step.absences else 0
 
 
 class _Fits:
@@ -67,6 +69,8 @@ class Walk:
             Stage(step, number, last=number == last, compiled=self._compiled)
             for number, step in enumerate(pattern.steps)
         ]
+        self._first = self._stages[0]
+        self._within_us = pattern.within_us
         self._cut_of = _cutting(pattern)
         self.matches: list[Match] = []
         self.runs: list[Run] = []  # of the present key, in the order in which they began
@@ -76,12 +80,11 @@ class Walk:
         if self.runs:
             if self.runs[0].limit_us < time_us:
                 self.expire(time_us - 1)
-            cut = self._offered(row, fits, time_us)
-            if row < cut:
+            if row < self._offered(row, fits, time_us):
                 return
-        if self._stages[0].fits(row, fits, []):
-            run = Run([[row]], time_us + self._pattern.within_us, gap=False)
-            if self._finished(run):
+        if self._first.fits(row, fits, []):
+            run = Run([[row]], time_us + self._within_us, gap=False)
+            if self._first.done_at == 1:
                 self._match(run, time_us)
             else:
                 self.runs.append(run)
@@ -119,20 +122,15 @@ class Walk:
             if not (after.strict and run.gap) and after.fits(row, fits, taken):
                 taken.append([row])
                 run.gap = False
-                return _IS_DONE if self._finished(run) else _GOES_ON
+                return _IS_DONE if after.done_at == 1 else _GOES_ON
         if many < stage.most and not (stage.strict and run.gap) and stage.fits(row, fits, taken):
             taken[-1].append(row)
             run.gap = False
-            return _IS_DONE if self._finished(run) else _GOES_ON
+            return _IS_DONE if stage.done_at == many + 1 else _GOES_ON
         if many >= stage.least and stage.absent is not None and stage.absent(row, fits, taken):
             return _ENDS
         run.gap = True
         return self._skipped(stage, number, many)
-
-    def _finished(self, run: Run) -> bool:
-        """Whether nothing can be taken any more, and nothing has to be waited for."""
-        stage = self._stages[len(run.taken) - 1]
-        return stage.last and stage.absent is None and len(run.taken[-1]) == stage.most
 
     def _skipped(self, stage: Stage, number: int, many: int) -> int:
         """What becomes of a partial match that did not take an event."""

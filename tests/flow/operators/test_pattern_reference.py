@@ -27,6 +27,7 @@ from tests.flow.operators.pattern_world import (
 from penstock.flow import pattern_reference
 from penstock.flow.expressions import Expression, matched_at, step
 from penstock.flow.pattern import Definition, PatternBuilder, any_of, pattern
+from penstock.flow.pattern_columns import can_matter
 
 NAMES = ["one", "two", "three", "four"]
 
@@ -43,7 +44,7 @@ def conditions(
         found += [own.x != other.x, (own.x >= other.x) | own.y.is_null(), own.x + other.x < number + 2]
         found += [own.y <= other.y, step(earlier).count() > number, own.at - other.at > own.at - own.at]
     if not name.startswith("not"):
-        found += [own.count() > number, own.first().x == own.x]
+        found += [own.count() <= number + 1, own.first().x == own.x]
         found += [own.x > own.previous().x, own.x != own.previous().x] if place else []
     first, second = draw(st.sampled_from(found)), draw(st.sampled_from(found))
     return draw(st.sampled_from([None, None, first, first, first & second]))
@@ -135,6 +136,26 @@ def test_spark_runs_the_reference_key_by_key(spark: SparkSession) -> None:
     wanted = emitted(definition, [Turn(events, 35 * MS)])
     assert len(wanted) > 10
     assert _sorted(by_user(collected(found))) == _sorted(wanted)
+
+
+def test_spark_leaves_out_what_fits_no_step_and_nothing_else(spark: SparkSession) -> None:
+    rows = [(number, event("a", number, x=x)) for number, x in enumerate([None, 0, 1, 2, 3])]
+    one = pattern(by="user").first("one", "a", where=step("one").x == 0)
+    two = one.then("two", "a", where=(step("two").x > 1) & (step("two").x > step("one").x))
+
+    def kept(built: PatternBuilder) -> list[int] | None:
+        definition = built.within("5 ms").emit(x=step("one").x)
+        column = can_matter(compiled(definition), 0)
+        (table,) = inputs(definition, rows)
+        return (
+            None
+            if column is None
+            else [row["_offset"] for row in collected(spark.createDataFrame(table).where(column))]
+        )
+
+    assert kept(two) == [1, 3, 4]
+    assert kept(two.then("any", "a")) is None
+    assert kept(one.then("next", "a", where=step("next").x == 1, contiguity="strict")) is None
 
 
 def _whole_tables(definition: Definition, events: list[tuple[int, Event]]) -> list[pa.Table]:
