@@ -35,7 +35,7 @@ def schema(pattern: Pattern) -> pa.Schema:
     keys = [field.with_name(name) for field, name in zip(pattern.key, key_names(pattern), strict=True)]
     order = [pa.field(name, pa.int64()) for name in (*ORDER, "fits")]
     kept = [pa.field(place(i, name), pattern.inputs[i].rows.field(name).type) for i, name in pattern.kept]
-    return pa.schema([*(pa.field(each.name, each.type) for each in keys), *order, *kept])
+    return pa.schema([*keys, *order, *kept])
 
 
 def events_of(new: Sequence[pa.Table], pattern: Pattern) -> pa.Table:

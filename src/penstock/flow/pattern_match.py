@@ -4,8 +4,8 @@ State is three Arrow tables:
 
 - the events that the watermark has not reached, as `pattern_events` has them;
 - the events that partial matches took, in the same columns, those of a key in their order;
-- the partial matches: key, limit, whether an event was skipped since the last one taken, and the row
-  numbers in the second table of what each step took.
+- the partial matches, those of a key in the order in which they began: key, limit, whether an event was
+  skipped since the last one taken, and the row numbers in the second table of what each step took.
 
 Only keys with an event whose turn it is, or a limit that has passed, become Python objects; all others stay
 columns. That is what makes a million keys with a partial match each bearable.
@@ -70,7 +70,9 @@ def _advanced(
     events = pa.concat_tables([held, ready]).combine_chunks()
     walk = Walk(pattern, Values(events))
     begun = _begun(runs.filter(pa.array(concerned)), run_codes[concerned])
-    alive = _walked(walk, begun, codes, ready, first_row=len(held), watermark_us=watermark_us)
+    asked = _asked(codes, np.asarray(ready["fits"]), begun, walk.begins)
+    rows = _rows(ready, codes, asked, first_row=len(held))
+    alive = _walked(walk, begun, rows, watermark_us)
     output = rows_of(walk.matches, events, pattern)
     after = pa.concat_tables([runs.filter(pa.array(~concerned)), _table(alive, events, pattern)])
     return output, *_without_gaps(events, after)
@@ -85,29 +87,34 @@ def _concerned(run_codes: ordering.Ints, codes: ordering.Ints, due: Any) -> Any:
 
 
 def _begun(runs: pa.Table, codes: ordering.Ints) -> dict[int, list[Run]]:
-    """Partial matches by the code of their key, in the order in which they began."""
+    """Partial matches by the code of their key; they are kept in the order in which they began."""
     columns = (runs["taken"].to_pylist(), runs["limit_us"].to_pylist(), runs["gap"].to_pylist())
     found: dict[int, list[Run]] = {}
     for code, taken, limit_us, gap in zip(codes.tolist(), *columns, strict=True):
         found.setdefault(code, []).append(Run(taken, limit_us, gap=gap))
-    for each in found.values():
-        each.sort(key=lambda run: run.taken[0][0])
     return found
 
 
+def _asked(codes: ordering.Ints, fits: ordering.Ints, begun: dict[int, list[Run]], begins: int) -> Any:
+    """Which events have a partial match to be shown to, or may begin one."""
+    begin = (fits & begins) != 0
+    so_far = np.cumsum(begin)
+    of_key = np.searchsorted(codes, codes)  # where the events of the same key begin
+    begun_here = so_far - so_far[of_key] + begin[of_key]
+    return (begun_here > 0) | np.isin(codes, np.fromiter(begun, np.int64, len(begun)))
+
+
+def _rows(ready: pa.Table, codes: ordering.Ints, asked: Any, *, first_row: int) -> Iterable[tuple[int, ...]]:
+    """Code of the key, row number, what it fits, and time of the events that are asked for."""
+    rows = np.arange(first_row, first_row + len(ready))
+    columns = codes, rows, np.asarray(ready["fits"]), np.asarray(ready["time_us"])
+    return zip(*(each[asked].tolist() for each in columns), strict=True)
+
+
 def _walked(
-    walk: Walk,
-    begun: dict[int, list[Run]],
-    codes: ordering.Ints,
-    ready: pa.Table,
-    *,
-    first_row: int,
-    watermark_us: int,
+    walk: Walk, begun: dict[int, list[Run]], rows: Iterable[tuple[int, ...]], watermark_us: int
 ) -> list[Run]:
     """The partial matches that go on."""
-    fits, times = (np.asarray(ready[name]).tolist() for name in ("fits", "time_us"))
-    numbers = range(first_row, first_row + len(fits))
-    rows: Iterable[tuple[int, ...]] = zip(codes.tolist(), numbers, fits, times, strict=True)
     alive: list[Run] = []
     for code, of_key in groupby(rows, key=itemgetter(0)):
         walk.runs = begun.pop(code, [])

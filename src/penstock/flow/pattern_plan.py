@@ -61,7 +61,7 @@ class Pattern:
 
     @property
     def key(self) -> list[pa.Field]:
-        return [self.inputs[0].rows.field(name) for name in self.by]
+        return [pa.field(name, self.inputs[0].rows.field(name).type) for name in self.by]
 
     @property
     def output(self) -> pa.Schema:

@@ -48,6 +48,7 @@ class _Fits:
     """Whether an event fits one of several takers, given what was taken before."""
 
     def __init__(self, takers: tuple[Taker, ...], compiled: Callable[[Taker], Scalar]) -> None:
+        self.bits = sum(1 << each.number for each in takers)
         self.sure = sum(1 << each.number for each in takers if each.together is None)
         self.asked = [(1 << each.number, compiled(each)) for each in takers if each.together is not None]
 
@@ -74,6 +75,11 @@ class Walk:
         self._cut_of = _cutting(pattern)
         self.matches: list[Match] = []
         self.runs: list[Run] = []  # of the present key, in the order in which they began
+
+    @property
+    def begins(self) -> int:
+        """The bits of events that may begin a match."""
+        return self._first.fits.bits
 
     def event(self, row: int, fits: int, time_us: int) -> None:
         """Shows the next event of the present key to all that it concerns."""

@@ -75,6 +75,13 @@ def test_a_then_b_without_c_between() -> None:
     assert found(definition, letters("ACBADBC")) == [{"a": 3 * MS, "b": 5 * MS}]
 
 
+def test_absence_begins_when_the_step_before_it_has_enough() -> None:
+    clean = _begin().times(2).then_not("c", "a", where=_is("c", C)).then("b", "a", where=_is("b", B))
+    definition = clean.within("100 ms").emit(a=step("a").collect("_offset"))
+    assert found(definition, letters("ACAB")) == [{"a": [0, 2]}]
+    assert found(definition, letters("AACB")) == []
+
+
 def test_absence_is_about_the_event_it_names() -> None:
     same = step("c").y == step("a").y
     clean = _begin().then_not("c", "a", where=_is("c", C) & same).then("b", "a", where=_is("b", B))
