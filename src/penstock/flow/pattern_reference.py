@@ -9,14 +9,16 @@ those are read row by row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.expression_forms import plain, scalar
+from penstock.flow.expression_forms import Scalar, plain, scalar
 from penstock.flow.expression_types import OWN, Bound, Ref
 from penstock.flow.pattern_plan import Pattern, Taker
 
@@ -116,20 +118,21 @@ def _as_key(value: Any) -> Any:
 
 def _outcomes(events: list[Happened], watermark_us: int, pattern: Pattern) -> list[Outcome]:
     begins = [place for place, event in enumerate(events) if _fits(pattern.steps[0].takers, event, [], 0)]
-    found = [_followed(events[place:], watermark_us, pattern) for place in begins]
+    found = [_followed(events, place, watermark_us, pattern) for place in begins]
     return [each for each in found if each is not None]
 
 
-def _followed(events: list[Happened], watermark_us: int, pattern: Pattern) -> Outcome | None:
-    """What becomes of the partial match that the first of these events begins; None: nothing, or not yet."""
-    begin, *rest = events
-    taken, limit_us = [[begin]], begin.time_us + pattern.within_us
-    for event in rest:
+def _followed(events: list[Happened], begin: int, watermark_us: int, pattern: Pattern) -> Outcome | None:
+    """What becomes of the partial match that the event at `begin` begins; None: nothing, or not yet."""
+    taken, limit_us = [[events[begin]]], events[begin].time_us + pattern.within_us
+    for event in islice(events, begin + 1, None):
         if event.time_us > limit_us or _is_full(taken, pattern):
             break
         takes = _step_that_takes(event, taken, pattern)
-        if takes is not None:
-            taken = [*taken, [event]] if takes == len(taken) else [*taken[:-1], [*taken[-1], event]]
+        if takes == len(taken):
+            taken.append([event])
+        elif takes is not None:
+            taken[takes].append(event)
         elif _is_forbidden(event, taken, pattern):
             return None
         elif _is_broken(taken, pattern):
@@ -207,48 +210,49 @@ def _begin_after(match: Outcome, pattern: Pattern) -> int:
 
 
 def _fits(takers: Sequence[Taker], event: Happened, taken: list[list[Happened]], own: int) -> bool:
-    """Whether one of the takers takes the event, after what was taken before."""
+    """Whether one of the takers of step `own` takes the event, after what was taken before."""
     for taker in takers:
         conditions = [each for each in (taker.alone, taker.together) if each is not None]
-        if taker.input == event.input and all(_value(each, event, taken, own) is True for each in conditions):
+        if taker.input == event.input and all(_holds(each, own)(event, taken) is True for each in conditions):
             return True
     return False
 
 
-def _value(of: Bound, event: Happened, taken: list[list[Happened]], own: int) -> Any:
+@lru_cache(maxsize=1_024)
+def _holds(condition: Bound, own: int) -> Scalar:
     """A condition of step `own` as if the event had been taken; an absence is no step, and OWN."""
-    with_it = [list(each) for each in taken]
-    if own == len(taken):
-        with_it.append([event])
-    elif own != OWN:
-        with_it[own].append(event)
-    every = [each for step in taken for each in step]
 
-    def leaf(ref: Ref) -> Callable[[], Any]:
+    def leaf(ref: Ref) -> Scalar:
         if ref.pick == "previous":
-            return lambda: every[-1].values[ref.column] if every else None
-        return lambda: event.values[ref.column] if ref.step == OWN else _picked(ref, with_it)
+            return lambda _, taken: taken[-1][-1].values[ref.column] if taken else None
+        if ref.step == OWN:
+            return lambda event, _: event.values[ref.column]
+        own_step = ref.step == own
+        return lambda event, taken: _picked(ref, _of_step(taken, ref) + ([event] if own_step else []))
 
-    return scalar(of, leaf)()
+    return scalar(condition, leaf)
 
 
-def _picked(ref: Ref, taken: list[list[Happened]]) -> Any:
-    events = taken[ref.step] if ref.step < len(taken) else []
+def _of_step(taken: list[list[Happened]], ref: Ref) -> list[Happened]:
+    return taken[ref.step] if ref.step < len(taken) else []
+
+
+def _picked(ref: Ref, events: list[Happened]) -> Any:
     if ref.pick == "count":
         return len(events)
-    values = [each.values[ref.column] for each in events]
     if ref.pick == "collect":
+        values = [each.values[ref.column] for each in events]
         return [each for each in values if each is not None]
-    if not values:
+    if not events:
         return None
-    return values[-1] if ref.pick == "last" else values[0]
+    return events[-1 if ref.pick == "last" else 0].values[ref.column]
 
 
 def _row(outcome: Outcome, pattern: Pattern) -> dict[str, Any]:
-    def leaf(ref: Ref) -> Callable[[], Any]:
+    def leaf(ref: Ref) -> Scalar:
         if ref.pick == "matched_at":
             return lambda: outcome.known_us
-        return lambda: _picked(ref, outcome.taken)
+        return lambda: _picked(ref, _of_step(outcome.taken, ref))
 
     row = {name: outcome.taken[0][0].values[name] for name in pattern.by}
     row |= {name: scalar(value, leaf)() for name, value in pattern.emitted}
