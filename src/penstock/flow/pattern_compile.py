@@ -53,7 +53,15 @@ def _check_columns(definition: Definition, schemas: Sequence[pa.Schema], times: 
         for name in (*by, time, *ARRIVAL):
             if name not in schema.names:
                 raise BadDefinition(f'there is no column "{name}".', hint=did_you_mean(name, schema.names))
+        if not pa.types.is_timestamp(schema.field(time).type):
+            raise BadDefinition(
+                f'time "{time}" is {schema.field(time).type}.', hint="an event time is a TIMESTAMP"
+            )
         for name in by:
+            if pa.types.is_nested(schema.field(name).type):
+                raise BadDefinition(
+                    f'key "{name}" is {schema.field(name).type}.', hint="take a part of it as the key"
+                )
             types = schemas[0].field(name).type, schema.field(name).type
             if types[0] != types[1]:
                 raise BadDefinition(

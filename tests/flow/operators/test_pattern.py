@@ -112,6 +112,14 @@ def test_keys_and_columns_of_different_types_are_refused() -> None:
         mixed.compiled([STREAMS["a"]], ["at"])
 
 
+def test_keys_and_times_that_are_none_are_refused() -> None:
+    logins = STREAMS["logins"]
+    with pytest.raises(BadDefinition, match='time "country" is string'):
+        _ends(login).compiled([logins], ["country"])
+    with pytest.raises(BadDefinition, match='key "user" is list'):
+        _ends(login).compiled([logins.set(0, pa.field("user", pa.list_(pa.string())))], ["at"])
+
+
 def test_a_builder_can_be_used_twice() -> None:
     twice, thrice = login.times(2), login.times(3)
     assert (twice.steps[0].least, thrice.steps[0].least, login.steps[0].least) == (2, 3, 1)
