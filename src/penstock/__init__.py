@@ -62,9 +62,12 @@ if TYPE_CHECKING:
     from penstock.flow.aggregates import percentile as percentile
     from penstock.flow.aggregates import rate as rate
     from penstock.flow.aggregates import sum as sum
+    from penstock.flow.expressions import step as step
     from penstock.flow.operators import deduplicate as deduplicate
     from penstock.flow.operators import in_order as in_order
     from penstock.flow.operators import latest as latest
+    from penstock.flow.pattern import any_of as any_of
+    from penstock.flow.pattern import pattern as pattern
     from penstock.flow.relations import join_within as join_within
     from penstock.flow.source import LogSource as LogSource
     from penstock.flow.windows import hopping as hopping
@@ -92,6 +95,9 @@ _HOMES = {
     "deduplicate": "penstock.flow.operators",
     "in_order": "penstock.flow.operators",
     "join_within": "penstock.flow.relations",
+    "pattern": "penstock.flow.pattern",
+    "any_of": "penstock.flow.pattern",
+    "step": "penstock.flow.expressions",
     "tumbling": "penstock.flow.windows",
     "hopping": "penstock.flow.windows",
     "sliding": "penstock.flow.windows",
@@ -165,6 +171,7 @@ __all__ = [
     "ViewBehind",
     "__version__",
     "aggregate",
+    "any_of",
     "approx_distinct",
     "approx_percentile",
     "collect",
@@ -182,10 +189,12 @@ __all__ = [
     "min",
     "once",
     "open_log",
+    "pattern",
     "percentile",
     "rate",
     "session",
     "sliding",
+    "step",
     "stream",
     "sum",
     "tumbling",

@@ -50,7 +50,7 @@ def joined(
 def test_every_pair_and_everybody_without_a_partner_comes_once(
     home: Path, spark: SparkSession, report: Say, seed: int
 ) -> None:
-    world = World(fresh(home), seed, topics=("events", "others"))
+    world = World(fresh(home), seed, topics=("events", "others"), cases=60)
 
     def define(name: str, **options: Any) -> None:
         @world.app.stream(name=name)
@@ -67,7 +67,7 @@ def test_every_pair_and_everybody_without_a_partner_comes_once(
         one = world.topic.stream()
         return ps.join_within(one, one, on=["case", "id"], after=AFTER_S, before=BEFORE_S)
 
-    world.live(spark, appends=90)
+    world.live(spark, appends=140)
     places = {number: place for place, number in world.numbers.items()}
     cases = 0
     for name in world.app.definitions:

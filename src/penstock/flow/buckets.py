@@ -105,8 +105,7 @@ class _Simple:
 
     def __call__(self, state: Tables | None, new: Tables, watermark_us: int) -> SteppedTables:
         stepped = self.step(state[0] if state else None, new[0], watermark_us)
-        kept = (stepped.state,) if len(stepped.state) else ()
-        return SteppedTables(kept, stepped.output, stepped.wake_us)
+        return SteppedTables((stepped.state,), stepped.output, stepped.wake_us)
 
 
 def together_in_buckets(
@@ -243,7 +242,7 @@ class _Bucket(StatefulProcessor):
             self._handle.deleteTimer(set_ms)
         if wake_ms is not None and wake_ms != set_ms:
             self._handle.registerTimer(wake_ms)
-        if stepped.state:
+        if any(map(len, stepped.state)):
             self._state.update((_to_one(stepped.state), wake_ms))
         elif set_ms is not None or self._state.exists():
             self._state.clear()

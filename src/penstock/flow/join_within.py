@@ -88,9 +88,7 @@ class JoinWithin:
             stays = open_ & _can_matter(side, codes[number], matched[number])
             kept.append(_with_mark(rows, matched[number]).filter(pa.array(stays)))
             ends += [int(due[stays].min())] if stays.any() else []
-        return SteppedTables(
-            tuple(kept) if any(map(len, kept)) else (), pa.concat_tables(parts), min(ends, default=None)
-        )
+        return SteppedTables(tuple(kept), pa.concat_tables(parts), min(ends, default=None))
 
     def _pairs(
         self, left: pa.Table, right: pa.Table, codes: tuple[Ints, Ints], times: tuple[Ints, Ints],

@@ -55,16 +55,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.clock import duration_ms
 from penstock.errors import BadDefinition
-from penstock.flow.expressions import Expression, expression
+from penstock.flow.build import Late
+from penstock.flow.expressions import Expression, expression, matched_at
 from penstock.schema import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from penstock.flow.pattern_plan import Pattern
 
 Stream: TypeAlias = Any  # a Spark DataFrame; here only its identity counts
 Contiguity: TypeAlias = Literal["relaxed", "strict"]
+MATCHED_AT = "matched_at"
 _POLICIES = ("skip_past_last", "skip_to_next", "no_skip", "skip_to_first:NAME", "skip_to_last:NAME")
 
 
@@ -104,6 +107,7 @@ class PatternBuilder:
     by: tuple[str, ...]
     steps: tuple[StepSaid, ...] = ()
     within_us: int | None = None
+    late: Late = "divert"
     policy: str = "skip_past_last"
     timed_out: str | None = None
 
@@ -168,8 +172,19 @@ class PatternBuilder:
         """Rows for partial matches that ran out of time too; `column` is true in those."""
         return replace(self, timed_out=column)
 
-    def emit(self, **columns: Expression) -> Definition:
-        """The columns of a match, after those of `by`: `emit(bought_in=ps.step("purchase").country)`."""
+    def emit(self, **columns: Expression) -> DataFrame:
+        """The matches as rows, inside a definition: `emit(bought_in=ps.step("purchase").country)`.
+
+        Their columns: those of `by`, these, what `timeout` adds, and `matched_at`, their event time.
+        """
+        from penstock.flow.pattern_stream import matches
+
+        if MATCHED_AT in columns:
+            raise BadDefinition(f'"{MATCHED_AT}" comes out by itself.', hint="leave it out")
+        return matches(self.defined(**columns, **{MATCHED_AT: matched_at()}))
+
+    def defined(self, **columns: Expression) -> Definition:
+        """The pattern as it stands, with the columns of a match."""
         self._begun("emit()")
         if self.within_us is None:
             raise BadDefinition(
@@ -243,18 +258,18 @@ class Definition:
         return compiled(self, schemas, times)
 
 
-def pattern(*, by: str | Sequence[str]) -> PatternBuilder:
+def pattern(*, by: str | Sequence[str], late: Late = "divert") -> PatternBuilder:
     """Events that follow each other, among those with the same `by`; the streams all have these columns.
 
     >>> from penstock.flow.expressions import step
     >>> failures = pattern(by="user").first("fail", "logins").times(3).within("5 minutes")
-    >>> failures.emit(since=step("fail").first().at).within_us
+    >>> failures.defined(since=step("fail").first().at).within_us
     300000000
     """
     names = (by,) if isinstance(by, str) else tuple(by)
     if not names:
         raise BadDefinition("a pattern is about the events of a key.", hint='say pattern(by="user_id")')
-    return PatternBuilder(names)
+    return PatternBuilder(names, late=late)
 
 
 def _is_strict(contiguity: str) -> bool:

@@ -11,6 +11,6 @@ import pyarrow as pa
 class SteppedTables:
     """What a step leaves behind."""
 
-    state: tuple[pa.Table, ...]  # none, where there is nothing to remember
+    state: tuple[pa.Table, ...]  # where all are empty, nothing is stored
     output: pa.Table
     wake_us: int | None = None  # call again when the watermark is there, rows or not; later than it is now

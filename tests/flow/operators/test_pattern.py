@@ -19,17 +19,17 @@ PAIR = login.then("buy", "purchases")
 
 
 def _ends(built: PatternBuilder, **columns: Any) -> Definition:
-    return built.within("5 minutes").emit(**columns)
+    return built.within("5 minutes").defined(**columns)
 
 
 WRONG: dict[str, Callable[[], Any]] = {
-    "without within": lambda: login.emit(at=step("login").at),
+    "without within": lambda: login.defined(at=step("login").at),
     "leaves no time": lambda: login.within("0 seconds"),
     "said twice": lambda: login.within("1 s").within("2 s"),
     "about the events of a key": lambda: pattern(by=[]),
     r'then\("buy"\) comes before first': lambda: pattern(by="user").then("buy", "purchases"),
     r"times\(\) comes before first": lambda: pattern(by="user").times(3),
-    r"emit\(\) comes before first": lambda: pattern(by="user").within("1 s").emit(),
+    r"emit\(\) comes before first": lambda: pattern(by="user").within("1 s").defined(),
     '"again" cannot be first': lambda: login.first("again", "logins"),
     'two steps "login"': lambda: login.then("login", "logins"),
     "no name of a step": lambda: login.then("", "logins"),

@@ -35,7 +35,7 @@ def test_a_v_shape_in_a_ticker() -> None:
         .then("down", "ticks", where=down, contiguity="strict").at_least(1)
         .then("up", "ticks", where=up, contiguity="strict").at_least(1)
         .within("100 ms")
-        .emit(
+        .defined(
             top=step("top").price,
             down=step("down").collect("price"),
             up=step("up").collect("price"),
@@ -59,7 +59,7 @@ def test_three_failures_in_a_time() -> None:
         .first("fail", "logins", where=~step("fail").ok)
         .times(3)
         .within("10 ms")
-        .emit(since=step("fail").first().at, until=step("fail").last().at, failures=step("fail").count())
+        .defined(since=step("fail").first().at, until=step("fail").last().at, failures=step("fail").count())
     )
     logins = [
         event("logins", at, ok=ok) for at, ok in [(0, False), (4, True), (5, False), (11, False), (12, False)]
@@ -70,14 +70,14 @@ def test_three_failures_in_a_time() -> None:
 
 def test_a_then_b_without_c_between() -> None:
     clean = _begin().then_not("c", "a", where=_is("c", C)).then("b", "a", where=_is("b", B))
-    definition = clean.within("100 ms").emit(a=_at("a"), b=_at("b"))
+    definition = clean.within("100 ms").defined(a=_at("a"), b=_at("b"))
     # A0 sees C before its B. A3 has none, and what comes after its B is nothing to it.
     assert found(definition, letters("ACBADBC")) == [{"a": 3 * MS, "b": 5 * MS}]
 
 
 def test_absence_begins_when_the_step_before_it_has_enough() -> None:
     clean = _begin().times(2).then_not("c", "a", where=_is("c", C)).then("b", "a", where=_is("b", B))
-    definition = clean.within("100 ms").emit(a=step("a").collect("_offset"))
+    definition = clean.within("100 ms").defined(a=step("a").collect("_offset"))
     assert found(definition, letters("ACAB")) == [{"a": [0, 2]}]
     assert found(definition, letters("AACB")) == []
 
@@ -85,7 +85,7 @@ def test_absence_begins_when_the_step_before_it_has_enough() -> None:
 def test_absence_is_about_the_event_it_names() -> None:
     same = step("c").y == step("a").y
     clean = _begin().then_not("c", "a", where=_is("c", C) & same).then("b", "a", where=_is("b", B))
-    definition = clean.within("100 ms").emit(a=_at("a"))
+    definition = clean.within("100 ms").defined(a=_at("a"))
     ac = [event("a", 0, x=A, y=1.0), event("a", 1, x=C, y=2.0), event("a", 2, x=B, y=3.0)]
     assert found(definition, ac) == [{"a": 0}]
     assert found(definition, [ac[0], event("a", 1, x=C, y=1.0), ac[2]]) == []
@@ -97,7 +97,7 @@ def test_absence_until_the_time_is_over() -> None:
         .first("order", "purchases")
         .then_not("paid", "mails", where=step("paid").subject == "paid")
         .within("10 ms")
-        .emit(order=_at("order"), known=matched_at())
+        .defined(order=_at("order"), known=matched_at())
     )
     events = [
         event("purchases", 0),
@@ -116,7 +116,7 @@ def test_absence_until_the_time_is_over() -> None:
 def test_at_least_n_in_the_middle_ends_with_the_next_step() -> None:
     definition = (
         _begin().at_least(2).then("b", "a", where=_is("b", B)).within("100 ms")
-        .emit(count=step("a").count(), first=step("a").first().at, last=step("a").last().at, b=_at("b"))
+        .defined(count=step("a").count(), first=step("a").first().at, last=step("a").last().at, b=_at("b"))
     )  # fmt: skip
     # A0 alone is not enough for B1, and waits on. The match ends with B5; A6 B7 is one A only.
     assert found(definition, letters("ABAACBAB")) == [
@@ -125,7 +125,7 @@ def test_at_least_n_in_the_middle_ends_with_the_next_step() -> None:
 
 
 def test_at_least_n_at_the_end_takes_all_until_the_limit() -> None:
-    definition = _begin().at_least(2).within("5 ms").emit(count=step("a").count(), known=matched_at())
+    definition = _begin().at_least(2).within("5 ms").defined(count=step("a").count(), known=matched_at())
     # A0 to A5 lie within 5 ms of A0; A6 begins anew and is alone.
     events = letters("A.AB.AA")
     assert found(definition, events) == [{"count": 3, "known": 5 * MS}]
@@ -135,7 +135,7 @@ def test_at_least_n_at_the_end_takes_all_until_the_limit() -> None:
 def test_at_least_n_at_the_end_and_strict_ends_with_what_does_not_fit() -> None:
     definition = (
         pattern(by="user").first("a", "a", where=_is("a", A), contiguity="strict").at_least(2).within("50 ms")
-        .emit(count=step("a").count(), known=matched_at())
+        .defined(count=step("a").count(), known=matched_at())
     )  # fmt: skip
     # A0 alone is broken by B1. A2 A3 A4 ends with B5.
     assert found(definition, letters("ABAAAB")) == [{"count": 3, "known": 5 * MS}]
@@ -144,7 +144,7 @@ def test_at_least_n_at_the_end_and_strict_ends_with_what_does_not_fit() -> None:
 def test_an_event_that_fits_both_goes_to_the_next_step() -> None:
     definition = (
         _begin().at_least(1).then("any", "a").within("50 ms")
-        .emit(count=step("a").count(), any=step("any").at)
+        .defined(count=step("a").count(), any=step("any").at)
     )  # fmt: skip
     assert found(definition, letters("AAA")) == [{"count": 1, "any": 1 * MS}]
 
@@ -161,7 +161,7 @@ OVERLAPS = {
 @pytest.mark.parametrize("policy", OVERLAPS)
 def test_matches_of_a_repetition_overlap_as_the_policy_says(policy: str) -> None:
     definition = (
-        _begin().times(3).within("50 ms").after_match(policy).emit(events=step("a").collect("_offset"))
+        _begin().times(3).within("50 ms").after_match(policy).defined(events=step("a").collect("_offset"))
     )
     assert [row["events"] for row in found(definition, letters("AAAAAA"))] == OVERLAPS[policy]
 
@@ -186,7 +186,7 @@ def test_the_match_that_is_known_first_drops_what_began_before_its_cut(policy: s
         .then("c", "a", where=_is("c", C) & (step("c").y == step("a").y))
         .within("50 ms")
         .after_match(policy)
-        .emit(a=step("a")["_offset"], middle=step("middle")["_offset"], c=step("c")["_offset"])
+        .defined(a=step("a")["_offset"], middle=step("middle")["_offset"], c=step("c")["_offset"])
     )
     said = [(A, 1.0), (A, 2.0), (B, 0.0), (A, 3.0), (C, 2.0), (C, 1.0)]
     events = [event("a", at, x=x, y=y) for at, (x, y) in enumerate(said)]
@@ -208,7 +208,7 @@ CUTS = {
 def test_of_matches_with_one_last_event_the_one_that_began_first_comes_first(policy: str) -> None:
     definition = (
         _begin().then("b", "a", where=_is("b", B)).times(2).within("50 ms").after_match(policy)
-        .emit(a=step("a")["_offset"], b=step("b").collect("_offset"))
+        .defined(a=step("a")["_offset"], b=step("b").collect("_offset"))
     )  # fmt: skip
     assert [(row["a"], row["b"]) for row in found(definition, letters("AABBAB"))] == CUTS[policy]
 
@@ -221,9 +221,9 @@ def test_skip_to_a_step_lets_its_event_begin_the_next_match() -> None:
     )  # fmt: skip
     events = [event("a", at, x=x) for at, x in enumerate([1, 3, 7, 9])]
     emit = {"low": step("low").x, "high": step("high").x}
-    chained = found(up.after_match("skip_to_first:high").emit(**emit), events)
+    chained = found(up.after_match("skip_to_first:high").defined(**emit), events)
     assert [list(row.values()) for row in chained] == [[1, 3], [3, 7], [7, 9]]
-    apart = found(up.after_match("skip_past_last").emit(**emit), events)
+    apart = found(up.after_match("skip_past_last").defined(**emit), events)
     assert [list(row.values()) for row in apart] == [[1, 3], [7, 9]]
 
 
@@ -231,7 +231,7 @@ def test_skip_to_a_step_lets_its_event_begin_the_next_match() -> None:
 def test_a_match_exactly_on_the_limit_counts_and_a_microsecond_later_does_not(
     last: float, matches: int
 ) -> None:
-    definition = _begin().then("b", "a", where=_is("b", B)).within("10 ms").emit(b=_at("b"))
+    definition = _begin().then("b", "a", where=_is("b", B)).within("10 ms").defined(b=_at("b"))
     assert len(found(definition, [event("a", 0, x=A), event("a", last, x=B)])) == matches
 
 
@@ -248,7 +248,7 @@ def test_strict_takes_the_very_next_event_and_relaxed_skips(contiguity: str, sai
         _begin()
         .then("b", "a", where=_is("b", B), contiguity=contiguity)  # type: ignore[arg-type]
         .then("c", "a", where=_is("c", C), contiguity=contiguity)  # type: ignore[arg-type]
-        .within("50 ms").emit(c=_at("c"))
+        .within("50 ms").defined(c=_at("c"))
     )  # fmt: skip
     assert bool(found(definition, letters(said))) == CONTIGUITY[contiguity, said]
 
@@ -256,7 +256,7 @@ def test_strict_takes_the_very_next_event_and_relaxed_skips(contiguity: str, sai
 def test_strict_counts_events_of_every_stream_of_the_pattern_and_of_one_key() -> None:
     definition = (
         pattern(by="user").first("login", "logins").then("buy", "purchases", contiguity="strict")
-        .then_not("mail", "mails").within("9 ms").emit(buy=_at("buy"))
+        .then_not("mail", "mails").within("9 ms").defined(buy=_at("buy"))
     )  # fmt: skip
     login, buy = event("logins", 0), event("purchases", 2)
     assert found(definition, [login, event("mails", 1, user="bob"), buy]) == [{"buy": 2 * MS}]
@@ -266,7 +266,7 @@ def test_strict_counts_events_of_every_stream_of_the_pattern_and_of_one_key() ->
 def test_a_strict_step_after_a_relaxed_repetition_follows_its_last_event() -> None:
     definition = (
         _begin().at_least(1).then("b", "a", where=_is("b", B), contiguity="strict").within("50 ms")
-        .emit(a=step("a").collect("_offset"), b=step("b")["_offset"])
+        .defined(a=step("a").collect("_offset"), b=step("b")["_offset"])
     )  # fmt: skip
     # B2 does not follow A0 directly, but another A may: A3, and B4 after it.
     assert found(definition, letters("ADBAB")) == [{"a": [0, 3], "b": 4}]
@@ -276,7 +276,7 @@ def test_any_of_takes_from_whichever_stream_fits_first() -> None:
     contact = any_of((event_stream := "mails", step("contact").subject == "hello"), "calls")
     definition = (
         pattern(by="user").first("buy", "purchases").then("contact", contact).within("10 ms")
-        .emit(buy=_at("buy"), contact=_at("contact"))
+        .defined(buy=_at("buy"), contact=_at("contact"))
     )  # fmt: skip
     events = [
         event("purchases", 0),
@@ -293,7 +293,7 @@ def test_login_in_one_country_and_purchase_in_another() -> None:
     elsewhere = step("purchase").country != step("login").country
     definition = (
         pattern(by="user").first("login", "logins").then("purchase", "purchases", where=elsewhere)
-        .within("300 ms").emit(home=step("login").country, bought_in=step("purchase").country)
+        .within("300 ms").defined(home=step("login").country, bought_in=step("purchase").country)
     )  # fmt: skip
     events = [
         event("logins", 0, country="FR"),
@@ -309,7 +309,7 @@ def test_login_in_one_country_and_purchase_in_another() -> None:
 def test_timeout_gives_rows_for_what_ran_out_of_time_and_only_for_that() -> None:
     definition = (
         _begin().then_not("c", "a", where=_is("c", C)).then("b", "a", where=_is("b", B)).within("5 ms")
-        .timeout("gave_up").emit(a=_at("a"), b=_at("b"), bs=step("b").count(), known=matched_at())
+        .timeout("gave_up").defined(a=_at("a"), b=_at("b"), bs=step("b").count(), known=matched_at())
     )  # fmt: skip
     # A0 has B1; A3 has C4 before any B, and is no timeout; A6 waits until 11.
     assert found(definition, letters("AB.AC.A")) == [
@@ -320,7 +320,7 @@ def test_timeout_gives_rows_for_what_ran_out_of_time_and_only_for_that() -> None
 
 def test_what_a_match_dropped_does_not_time_out() -> None:
     definition = (
-        _begin().then("b", "a", where=_is("b", B)).within("5 ms").timeout().emit(a=step("a")["_offset"])
+        _begin().then("b", "a", where=_is("b", B)).within("5 ms").timeout().defined(a=step("a")["_offset"])
     )
     assert found(definition, letters("AAB")) == [{"a": 0, "timed_out": False}]
 
@@ -330,7 +330,7 @@ def test_a_condition_that_is_null_does_not_hold() -> None:
 
     def taken(condition: Expression) -> list[int]:
         definition = pattern(by="user").first("a", "a", where=condition).within("9 ms")
-        return [row["a"] for row in found(definition.emit(a=step("a")["_offset"]), events)]
+        return [row["a"] for row in found(definition.defined(a=step("a")["_offset"]), events)]
 
     x, y = step("a").x, step("a").y
     assert taken(x == 1) == [1]
@@ -343,7 +343,7 @@ def test_a_condition_that_is_null_does_not_hold() -> None:
 
 
 def test_null_is_a_key_like_any_other() -> None:
-    definition = _begin().times(2).within("9 ms").emit(n=step("a").count())
+    definition = _begin().times(2).within("9 ms").defined(n=step("a").count())
     assert found(
         definition, [event("a", at, user=user, x=A) for at, user in enumerate([None, "ann", None])]
     ) == [{"n": 2}]
@@ -353,7 +353,7 @@ def test_previous_and_first_in_a_condition_speak_of_the_match_so_far() -> None:
     rising = (step("up").x > step("up").previous().x) & (step("up").x < step("up").first().x + 10)
     definition = (
         pattern(by="user").first("base", "a").then("up", "a", where=rising).times(3).within("50 ms")
-        .emit(base=step("base").x, up=step("up").collect("x"))
+        .defined(base=step("base").x, up=step("up").collect("x"))
     )  # fmt: skip
     # From 5: 6 is up, 3 is not above 6, 20 is too far above 6, 8 and 9 are up.
     events = [event("a", at, x=x) for at, x in enumerate([5, 6, 3, 20, 8, 9])]
@@ -363,7 +363,7 @@ def test_previous_and_first_in_a_condition_speak_of_the_match_so_far() -> None:
 def test_count_in_a_condition_includes_the_event_that_asks() -> None:
     definition = (
         pattern(by="user").first("a", "a", where=step("a").x == step("a").count()).times(3).within("50 ms")
-        .emit(xs=step("a").collect("x"))
+        .defined(xs=step("a").collect("x"))
     )  # fmt: skip
     events = [event("a", at, x=x) for at, x in enumerate([2, 1, 1, 2, 4, 3])]
     assert found(definition, events) == [{"xs": [1, 2, 3]}]
@@ -375,7 +375,7 @@ def test_events_of_one_time_are_ordered_by_arrival_and_then_by_stream() -> None:
         .first("a", "a")
         .then("b", "b")
         .within("9 ms")
-        .emit(a=step("a")["_offset"], b=step("b")["_offset"])
+        .defined(a=step("a")["_offset"], b=step("b")["_offset"])
     )
     # Numbers 0, 1, 2 have one append time: a's come before b's.
     both = [event("b", 5), event("a", 5), event("b", 5)]
@@ -385,7 +385,7 @@ def test_events_of_one_time_are_ordered_by_arrival_and_then_by_stream() -> None:
 
 
 def test_a_match_comes_with_its_last_event_and_not_before_the_watermark_has_it() -> None:
-    definition = _begin().times(2).within("50 ms").emit(n=step("a").count())
+    definition = _begin().times(2).within("50 ms").defined(n=step("a").count())
     events = list(enumerate(letters("AA")))
     early, late = turns_taken(definition, [Turn(events, 1 * MS - 1), Turn([], 1 * MS)])
     assert (len(early.output), early.wake_us) == (0, 1 * MS)
@@ -396,7 +396,7 @@ def test_a_match_comes_with_its_last_event_and_not_before_the_watermark_has_it()
 def test_state_does_not_grow_with_the_length_of_the_run(policy: str) -> None:
     definition = (
         _begin().then("b", "a", where=_is("b", B)).times(2).within("20 ms").after_match(policy).timeout()
-        .emit(n=step("b").count())
+        .defined(n=step("b").count())
     )  # fmt: skip
 
     def most(turns: int) -> int:

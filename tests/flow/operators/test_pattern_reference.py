@@ -79,7 +79,7 @@ def definitions(draw: st.DrawFn) -> Definition:
     columns: dict[str, Expression] = {"known": matched_at(), "x": step("one").first().x * 2}
     for name, _ in before:
         columns |= {name: step(name).collect("_offset"), f"{name}_last": step(name).last().at}
-    return found.emit(**columns)
+    return found.defined(**columns)
 
 
 def turns(seed: int) -> list[Turn]:
@@ -122,7 +122,7 @@ def test_spark_runs_the_reference_key_by_key(spark: SparkSession) -> None:
         pattern(by="user").first("one", "a")
         .then("two", any_of("b", "a"), where=step("two").x > step("one").x)
         .then_not("three", "b", where=step("three").x.is_null()).within("5 ms").timeout()
-        .emit(known=matched_at(), x=step("two").x, all=step("one").collect("_offset"),
+        .defined(known=matched_at(), x=step("two").x, all=step("one").collect("_offset"),
               took=step("two").at - step("one").at)
     )  # fmt: skip
     events = [
@@ -144,7 +144,7 @@ def test_spark_leaves_out_what_fits_no_step_and_nothing_else(spark: SparkSession
     two = one.then("two", "a", where=(step("two").x > 1) & (step("two").x > step("one").x))
 
     def kept(built: PatternBuilder) -> list[int] | None:
-        definition = built.within("5 ms").emit(x=step("one").x)
+        definition = built.within("5 ms").defined(x=step("one").x)
         column = can_matter(compiled(definition), 0)
         (table,) = inputs(definition, rows)
         return (
