@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.errors import BadInput as BadInput
     from penstock.errors import BadName as BadName
     from penstock.errors import BadOption as BadOption
+    from penstock.errors import BadQuery as BadQuery
     from penstock.errors import BadRecord as BadRecord
     from penstock.errors import BadSchema as BadSchema
     from penstock.errors import BufferFull as BufferFull
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from penstock.flow.pattern import any_of as any_of
     from penstock.flow.pattern import pattern as pattern
     from penstock.flow.relations import join_within as join_within
+    from penstock.flow.searching import search as search
     from penstock.flow.source import LogSource as LogSource
     from penstock.flow.windows import hopping as hopping
     from penstock.flow.windows import session as session
@@ -98,6 +100,7 @@ _HOMES = {
     "pattern": "penstock.flow.pattern",
     "any_of": "penstock.flow.pattern",
     "step": "penstock.flow.expressions",
+    "search": "penstock.flow.searching",
     "tumbling": "penstock.flow.windows",
     "hopping": "penstock.flow.windows",
     "sliding": "penstock.flow.windows",
@@ -134,6 +137,7 @@ __all__ = [
     "BadInput",
     "BadName",
     "BadOption",
+    "BadQuery",
     "BadRecord",
     "BadSchema",
     "BufferFull",
@@ -192,6 +196,7 @@ __all__ = [
     "pattern",
     "percentile",
     "rate",
+    "search",
     "session",
     "sliding",
     "step",

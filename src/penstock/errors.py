@@ -11,6 +11,7 @@ PenstockError
 │   ├── BadRecord             wrong type, missing or unknown column, missing key
 │   ├── RecordTooLarge
 │   ├── BadOption             an option or a value outside its range
+│   │   └── BadQuery          a text query that cannot be read
 │   ├── BadDefinition         a view or stream that cannot be built; says file and line
 │   ├── UnknownView
 │   ├── SeveralRowsPerKey     an unaggregated view with two rows for one key in a batch
@@ -150,6 +151,15 @@ class RecordTooLarge(BadRecord):
 
 class BadOption(BadInput):
     """A value outside its range, or options that contradict each other."""
+
+
+class BadQuery(BadOption):
+    """A text query that cannot be read. `position` counts characters from 1."""
+
+    def __init__(self, query: str, position: int, reason: str, *, hint: str = "") -> None:
+        self.query, self.position, self.reason = query, position, reason
+        shown = query if len(query) <= 80 else f"{query[:77]}..."
+        super().__init__(f"the query {shown!r} fails at character {position}: {reason}.", hint=hint)
 
 
 class BadDefinition(BadInput):

@@ -91,7 +91,7 @@ def test_matches_are_those_of_a_naive_model_and_of_verify(
             .emit(since=ps.step("a").at, more=ps.step("b").x - ps.step("a").x)
         )
 
-    world.live(spark, appends=150)
+    world.live(spark, appends=220)
     cases = 0
     for name in world.app.definitions:
         model = world.model(name)

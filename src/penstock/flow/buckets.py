@@ -75,6 +75,7 @@ class Input:
     df: DataFrame
     by: Sequence[str]
     rows: pa.Schema
+    everywhere: bool = False  # every bucket gets all of its rows
 
 
 def arrow_schema(df: DataFrame, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -127,9 +128,13 @@ def together_in_buckets(
 
 
 def _packed(number: int, given: Input, buckets: int) -> DataFrame:
-    bucket = F.pmod(F.hash(*map(named, given.by)), F.lit(buckets)) if given.by else F.lit(0)
     columns = [named(name).alias(_place(place)) for place, name in enumerate(given.rows.names)]
-    return given.df.select(bucket.cast("int").alias(_BUCKET), *columns).mapInArrow(
+    bucket = F.lit(0)  # an INT, as all of these are
+    if given.everywhere:
+        bucket = F.explode(F.sequence(F.lit(0), F.lit(buckets - 1)))
+    elif given.by:
+        bucket = F.pmod(F.hash(*map(named, given.by)), F.lit(buckets))
+    return given.df.select(bucket.alias(_BUCKET), *columns).mapInArrow(
         _packing(number, given.rows), f"{_BUCKET} INT, {_INPUT} INT, {_ROWS} BINARY"
     )
 

@@ -65,6 +65,14 @@ class AnotherClock(Exception):
         self.clock = clock
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Records of a topic that an operator can make nothing of: they are put with the late ones."""
+
+    topic: str
+    reasons: Callable[[pa.Table], pa.Table]  # of records: those, by `_partition`, `_offset` and `reason`
+
+
 @dataclass(slots=True)
 class Operator:
     """One stateful operator, as it was used."""
@@ -80,6 +88,7 @@ class Operator:
     final_by: str | None = None  # the column by which a final row was due to come out
     again_by: str | None = None  # the column that tells a row which a state built anew gives once more
     late_rows: DataFrame | None = None  # in mode "odd": the (row, window) pairs it leaves out
+    aside: Aside | None = None
     not_verifiable: str | None = None
     approximate: Mapping[str, float] = field(default_factory=dict)
     means: str = ""  # what it computes, where that is not in Spark's plan
@@ -294,16 +303,17 @@ def _group(build: Build, topics: tuple[str, ...]) -> DataFrame:
     time = _time_column(build, topics)
     sources = {name: column_of(number, name) for name in settings.stored.names}
     sources |= {name: name for name in HIDDEN}
-    if build.mode != "odd":  # there, an event without a usable time shows what it has
+    timeless = build.scan(build.topics).is_timeless(build.log, topics[0])
+    # In the second look, an event without a usable time shows what it has.
+    as_it_is = build.mode == "odd" or timeless
+    if not as_it_is:
         assert build.time is not None
         sources[time] = build.time
     there = {name: source for name, source in sources.items() if source in together.columns}
     mine = together.filter(F.col("_topic").isin(*topics)).select(
         *(F.col(f"`{source}`").alias(name) for name, source in there.items())
     )
-    return hide(
-        _marked(mine, time) if build.mode == "odd" else mine, [n for n in HIDDEN if n in there and n != time]
-    )
+    return hide(_marked(mine, time) if as_it_is else mine, [n for n in HIDDEN if n in there and n != time])
 
 
 def _opened_together(build: Build) -> DataFrame:

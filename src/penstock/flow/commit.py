@@ -136,7 +136,7 @@ class Committer:
         has_input = known is None or planned.batch.end != known.end
         if not has_input and not any(table.num_rows for table in found.values()):
             return  # Spark only closed what had come out before
-        late = self._late_table(planned.batch) if has_input and planned.batch.odd else {}
+        late = self._late_table(planned.batch) if has_input else {}
         self._store(
             spark_batch, planned, found, late, rows=planned.batch.rows if has_input else 0, began=began
         )

@@ -15,7 +15,7 @@ from penstock.flow import build as builds
 from penstock.flow import output as outputs
 from penstock.flow import realtime
 from penstock.flow.aggregates import ARRIVAL
-from penstock.flow.build import Build, Clock, Operator
+from penstock.flow.build import Aside, Build, Clock, Operator
 from penstock.flow.offset import STEP_US
 from penstock.flow.output import Output
 from penstock.flow.plan import column_of
@@ -83,6 +83,10 @@ class Analysed:
     def sparks_own(self) -> bool:
         """Grouped by Spark itself, which drops late rows and those without a time, and only counts them."""
         return self.stateful and not self.operators
+
+    @property
+    def asides(self) -> list[Aside]:
+        return [operator.aside for operator in self.operators if operator.aside is not None]
 
     @property
     def mode(self) -> Literal["update", "append"]:

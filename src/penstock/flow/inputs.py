@@ -14,21 +14,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def in_time(build: Build, operator: Operator, streams: Sequence[DataFrame]) -> list[DataFrame]:
+def in_time(
+    build: Build, operator: Operator, streams: Sequence[DataFrame], *, drop_late: bool = True
+) -> list[DataFrame]:
     """Each stream without its late rows, with the columns in sight that say where a row came from.
 
     A row is late when its event time is at or before the watermark that it met. The build is told of them.
+    Without `drop_late`, only rows without a usable time are left out.
     """
     if operator.late not in ("divert", "drop"):
         raise BadDefinition(f"late={operator.late!r}.", hint='single rows take late="divert" or late="drop"')
     build.add(operator)
     found = [with_system(stream) for stream in streams]
     if build.mode == "odd":
-        operator.late_rows = _late(build, operator, found)
-    return [rows.filter(_at(rows) > _watermark()) for rows in found]
+        operator.late_rows = _late(build, operator, found, drop_late=drop_late)
+    return [rows.filter(_at(rows) > _watermark()) for rows in found] if drop_late else found
 
 
-def _late(build: Build, operator: Operator, streams: Sequence[DataFrame]) -> DataFrame:
+def _late(build: Build, operator: Operator, streams: Sequence[DataFrame], *, drop_late: bool) -> DataFrame:
     """The late rows of all: in a row, the columns of the other streams are NULL."""
     from pyspark.sql import functions as F
 
@@ -46,7 +49,7 @@ def _late(build: Build, operator: Operator, streams: Sequence[DataFrame]) -> Dat
         time = time_of(rows)
         late_rows(
             build, operator, rows.select(*same, *others, *system, F.col(f"`{time}`").alias("_late_by")),
-            F.col("_late_by") <= _watermark(),
+            F.col("_late_by") <= _watermark() if drop_late else None,
         )  # fmt: skip
         assert operator.late_rows is not None
         found.append(operator.late_rows)

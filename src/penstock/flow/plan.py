@@ -39,6 +39,15 @@ class Scan:
             return 0
         return max(log.port.settings(topic).lateness_ms for topic in self.topics) * 1_000
 
+    def is_timeless(self, log: Log, topic: str) -> bool:
+        """Whether its records do not move the watermark.
+
+        Where some topics have an event time, the append times of another say nothing about theirs: a table
+        of today may be met by events of last year.
+        """
+        timed = [log.port.settings(each).event_time is not None for each in self.topics]
+        return self.clock == "event" and any(timed) and not timed[self.topics.index(topic)]
+
 
 def column_of(group: int, name: str) -> str:
     """What a column is called where groups of topics are read together."""
@@ -140,11 +149,12 @@ def read_times(
     entries = [(_NONE, _NONE, _NONE)]
     rows = unusable = 0
     for topic in scan.topics:
-        settings = log.port.settings(topic)
+        settings, timeless = log.port.settings(topic), scan.is_timeless(log, topic)
         cuts = [Cuts.of(starts, topic, partition) for partition in range(len(ends[topic]))]
         for partition, batch in _batches(log, topic, starts[0], ends[topic]):
             times, usable = event_times(settings, batch, scan.clock)
-            entries.append(_entries(cuts[partition].appended(batch), times, usable))
+            moving = np.zeros_like(usable) if timeless else usable
+            entries.append(_entries(cuts[partition].appended(batch), times, moving))
             rows += len(usable)
             unusable += len(usable) - int(np.count_nonzero(usable))
     found = [_declarations(log, scan, topic, starts, declared) for topic in scan.topics]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.errors import BadOption, DefinitionChanged, IncompatibleSchema, UnknownTopic
+from penstock.flow import aside, history
 from penstock.flow import build as builds
-from penstock.flow import history
 from penstock.flow import output as outputs
 from penstock.flow.build import Build
 from penstock.flow.commit import Committer, Planned, Position, position_of, producer_of, run_only
@@ -50,8 +50,8 @@ class Place:
         """Remove the folder, out of sight first: whoever is killed on the way leaves no half checkpoint."""
         if self.folder.exists():
             self.folder.rename(self.folder.with_name(f"{_GONE}{uuid.uuid4().hex}"))
-        for aside in self.folder.parent.glob(f"{_GONE}*"):
-            shutil.rmtree(aside, ignore_errors=True)
+        for gone in self.folder.parent.glob(f"{_GONE}*"):
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def place_of(log: str, checkpoints: Path, app: str, query: str) -> Place:
@@ -249,21 +249,27 @@ class Query:
         return found
 
     def _late_pairs(self, batch: Offset) -> Mapping[str, pa.Table]:
-        """A second look at a batch that has rows behind the watermark or without a usable time."""
-        topic = self._further.get("history")
-        past = history.batches(self._log, topic) if topic else []
+        """What each definition leaves out of a batch: late rows, and those it can make nothing of."""
         found: dict[str, pa.Table] = {}
         for member in self.members:
             if member.late_columns is None:
                 continue
-            build = self._build(mode="odd", batches=history.as_recorded(past, batch))
-            member.build(build)
-            (operator, *_) = build.operators
-            assert operator.late_rows is not None
-            found[member.output.name] = outputs.late_records(
-                operator.late_rows.toArrow(), policy=operator.late
-            )
+            left_out = [aside.left_out(self._log, each, batch, member.late_columns) for each in member.asides]
+            if batch.odd:
+                left_out.append(self._odd_rows(member, batch))
+            if left_out:
+                found[member.output.name] = pa.concat_tables(left_out)
         return found
+
+    def _odd_rows(self, member: Analysed, batch: Offset) -> pa.Table:
+        """A second look at a batch that has rows behind the watermark or without a usable time."""
+        topic = self._further.get("history")
+        past = history.batches(self._log, topic) if topic else []
+        build = self._build(mode="odd", batches=history.as_recorded(past, batch))
+        member.build(build)
+        (operator, *_) = build.operators
+        assert operator.late_rows is not None
+        return outputs.late_records(operator.late_rows.toArrow(), policy=operator.late)
 
 
 @contextmanager

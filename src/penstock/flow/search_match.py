@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import BadDefinition
+from penstock.errors import BadDefinition, BadQuery
 from penstock.flow import ordering
 from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.ordering import Ints
-from penstock.flow.search_query import BadQuery
 from penstock.flow.search_tree import Field, Kind
 from penstock.schema import did_you_mean
 

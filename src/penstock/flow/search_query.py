@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from penstock.errors import BadOption
+from penstock.errors import BadQuery
 from penstock.flow.search_tree import And, Field, Fuzzy, Not, Or, Phrase, Prefix, Query, Range, Word
 from penstock.flow.search_words import words
 from penstock.schema import did_you_mean
@@ -31,15 +31,6 @@ DEPTH_MAX = 32
 PARTS_MAX = 200  # words, phrases and ranges of one query
 SLOP_MAX = 20
 SPREADS_MAX = 120  # the ways to spread a phrase with slop; each of them is looked for
-
-
-class BadQuery(BadOption):
-    """A query that cannot be read. `position` counts characters from 1."""
-
-    def __init__(self, query: str, position: int, reason: str, *, hint: str = "") -> None:
-        self.query, self.position, self.reason = query, position, reason
-        shown = query if len(query) <= 80 else f"{query[:77]}..."
-        super().__init__(f"the query {shown!r} fails at character {position}: {reason}.", hint=hint)
 
 
 def parse(text: str, fields: Sequence[Field]) -> Query:

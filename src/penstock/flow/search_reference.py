@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from penstock.errors import BadQuery
 from penstock.flow import ordering
 from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.search_match import (
@@ -23,7 +24,7 @@ from penstock.flow.search_match import (
     output_schema,
     state_schema,
 )
-from penstock.flow.search_query import BadQuery, parse
+from penstock.flow.search_query import parse
 from penstock.flow.search_tree import And, Field, Fuzzy, Not, Or, Phrase, Prefix, Query, Range, Word
 from penstock.flow.search_words import words
 

@@ -31,6 +31,7 @@ class Slice:
     end: int
     clock: str
     processed_us: int
+    timeless: bool
     steps: Steps
     cuts: Cuts
     floor_from: Ints
@@ -63,7 +64,7 @@ def _slices_of(log: Log, scan: Scan, past: Sequence[Offset], tasks: int, steps: 
     rows_each = max(_ROWS_MIN, -(-sum(batch.rows for batch in past) // tasks))
     return [
         Slice(
-            topic, p, first, last, scan.clock, past[-1].processed_us, steps,
+            topic, p, first, last, scan.clock, past[-1].processed_us, scan.is_timeless(log, topic), steps,
             Cuts.of(starts, topic, p), *_floors(past, topic, p, lateness_us),
         )
         for topic in scan.topics
@@ -163,7 +164,8 @@ def _with_system_columns(
     made = {
         "_topic": lambda: pa.repeat(pa.scalar(piece.topic), len(batch)),
         "_watermark": lambda: _timestamps(met),
-        "_event_time": lambda: _timestamps(times),
+        # Spark's watermark must not know of times that ours does not.
+        "_event_time": lambda: _timestamps(np.full(len(batch), NEVER_US) if piece.timeless else times),
         "_processed": lambda: _timestamps(np.full(len(batch), piece.processed_us)),
         "_time_usable": lambda: pa.array(usable),
         "_heartbeat": lambda: pa.array(np.zeros(len(batch), np.bool_)),

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flow.operators.events import thorough
 
-from penstock.errors import BadInput, BadOption
-from penstock.flow.search_query import DEPTH_MAX, LENGTH_MAX, PARTS_MAX, BadQuery, parse
+from penstock.errors import BadInput, BadOption, BadQuery
+from penstock.flow.search_query import DEPTH_MAX, LENGTH_MAX, PARTS_MAX, parse
 from penstock.flow.search_tree import And, Field, Fuzzy, Not, Or, Phrase, Prefix, Query, Range, Word
 from penstock.flow.search_words import WORD_LENGTH_MAX, words
 
