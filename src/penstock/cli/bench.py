@@ -28,7 +28,7 @@ class UnknownBench(BadInput):
 def bench(
     ctx: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which bench: log, flow or latency.")
+        str | None, typer.Argument(metavar="NAME", help="Which bench: log, flow, latency, joins or patterns.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few minutes at most, less exact.")] = False,
     against: Annotated[
