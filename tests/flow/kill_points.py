@@ -1,8 +1,8 @@
 """An app of three stages that kills itself, kill -9 and Spark with it, at one exact step.
 
-    python -m tests.flow.kill_points HOME STEP NAME COUNT
+    python -m tests.flow.kill_points HOME STEP NAME COUNT [MODULE]
 
-It dies when the query NAME reaches STEP for the COUNT-th time:
+MODULE declares another app. It dies when the query NAME reaches STEP for the COUNT-th time:
 
     planned     Spark has written down what the batch is, and nothing was computed
     computed    before the atomic append
@@ -16,6 +16,7 @@ or, with NAME "store", when a follower's transaction does: begun, removed, writt
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import signal
@@ -175,15 +176,15 @@ class Killer:
             setattr(owner, method, replacement)
 
 
-def main(home: str, step: str, name: str, count: str) -> None:
+def main(home: str, step: str, name: str, count: str, module: str = __name__) -> None:
     from penstock.flow.session import start_session
 
     killer = Killer(Kill(step, name, int(count)), int(count))
-    app = declare(Path(home))
+    app: ps.App = importlib.import_module(module).declare(Path(home))
     graph = Graph(app, start_session("dying")).analyse()
     killer.watch()
     app._store = SQLiteStore(
-        app.home / "views" / "pipeline.db", watch=lambda reached: killer.reached(reached, "store")
+        app.home / "views" / f"{app.name}.db", watch=lambda reached: killer.reached(reached, "store")
     )
     runner = Runner(app, graph, rows_max=ROWS_MAX)
     runner.start()
@@ -197,10 +198,10 @@ def main(home: str, step: str, name: str, count: str) -> None:
 # ---- asking for it from a test ---------------------------------------------------------------------
 
 
-def run_until_killed(home: Path, kill: Kill) -> None:
-    """Raises AssertionError if it did not die where it should."""
+def run_until_killed(home: Path, kill: Kill, *, app: str = "tests.flow.kill_points") -> None:
+    """Raises AssertionError if it did not die where it should. `app`: the module that declares it."""
     said = home.with_name("dying.txt")
-    arguments = [str(home), kill.step, kill.name, str(kill.count)]
+    arguments = [str(home), kill.step, kill.name, str(kill.count), app]
     with said.open("w") as file:
         died = subprocess.run(
             [sys.executable, "-m", "tests.flow.kill_points", *arguments],
