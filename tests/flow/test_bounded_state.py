@@ -18,7 +18,7 @@ from penstock.app.runner import Runner
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
 EVENTS, APPENDS = 400, 4
 KEYS = 5
-IN_BUCKETS = ("trailing", "once", "ordered")
+IN_BUCKETS = ("trailing", "once", "ordered", "joined", "matched")
 
 
 def declare(home: Path) -> ps.App:
@@ -44,6 +44,17 @@ def declare(home: Path) -> ps.App:
     app.stream(name="ordered")(lambda: ps.in_order(events.stream(), by="k"))
     app.stream(name="trailing")(lambda: counted(ps.sliding("5 seconds")))
     app.stream(name="once")(lambda: ps.deduplicate(events.stream(), id="id", within="5 seconds"))
+
+    def joined() -> DataFrame:
+        some = events.stream().filter("id % 8 = 0")
+        return ps.join_within(some, events.stream(), on="k", after="5 seconds", how="full")
+
+    def matched() -> DataFrame:
+        odd = ps.pattern(by="k").first("any", events.stream(), where=ps.step("any").id >= 0).times(3)
+        return odd.within("5 seconds").emit(since=ps.step("any").first().at)
+
+    app.stream()(joined)
+    app.stream()(matched)
     return app
 
 

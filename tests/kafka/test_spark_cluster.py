@@ -59,6 +59,11 @@ orders = app.topic(
     lateness="30 seconds", partitions=4,
 )
 
+payments = app.topic(
+    "payments", "id BIGINT, paid DOUBLE, at TIMESTAMP", key="id", event_time="at", lateness="30 seconds",
+    partitions=2,
+)
+
 
 def doubled(cents):
     return 2 * cents
@@ -70,6 +75,11 @@ def priced():
     cents = F.udf(doubled, "BIGINT")(F.udf(in_cents, "BIGINT")("euros"))
     parted = orders.stream().withColumn("part", F.col("customer") % 2)
     return parted.join(regions, "part").select("id", "customer", "region", cents.alias("cents"))
+
+
+@app.stream(key="id")
+def paid():
+    return ps.join_within(orders.stream(), payments.stream(), on="id", after="1 minute", how="left")
 
 
 @app.view(key=["customer", "window"])
@@ -138,6 +148,15 @@ def events(numbers: range) -> list[dict[str, object]]:
     ]
 
 
+def payments_of(orders: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Of two orders in three, a little later."""
+    return [
+        {"id": order["id"], "paid": order["euros"], "at": order["at"] + timedelta(seconds=5)}  # type: ignore[operator]
+        for order in orders
+        if order["id"] % 3  # type: ignore[operator]
+    ]
+
+
 def test_a_worker_that_lacks_a_package_is_named(shop: Path, cluster: Standalone, tmp_path: Path) -> None:
     """Its Python is the one that the user's own spark-defaults.conf says."""
     python = python_without(tmp_path / "python", ["penstock", "orjson"])
@@ -149,18 +168,28 @@ def test_a_worker_that_lacks_a_package_is_named(shop: Path, cluster: Standalone,
     assert "pip install" in said
 
 
+def joined(app: ps.App) -> set[int]:
+    """The orders that have met their payment."""
+    if "paid" not in app.log.topics():
+        return set()
+    return {row["id"] for row in app.log.topic("paid").rows() if row["paid"] is not None}
+
+
 def test_a_cluster_loses_a_worker_and_the_app_goes_on(
     shop: Path, cluster: Standalone, spark: SparkSession, tmp_path: Path, report: Callable[[str], None]
 ) -> None:
     loaded = load(str(shop))
     app = loaded.app
-    orders = app.topics["orders"]
+    orders, payments = app.topics["orders"], app.topics["payments"]
     python = python_without(tmp_path / "python", ["penstock"])
     began = time.monotonic()
 
     def append(piece: int) -> ps.Position:
         each = EVENTS // PIECES
-        return orders.append(events(range(piece * each, (piece + 1) * each)))
+        some = events(range(piece * each, (piece + 1) * each))
+        placed = orders.append(some)
+        payments.append(payments_of(some))
+        return placed
 
     def arrived() -> int:
         if "priced" not in app.log.topics():
@@ -184,6 +213,8 @@ def test_a_cluster_loses_a_worker_and_the_app_goes_on(
                 wait_until(has(2 * EVENTS // PIECES), timeout_s=_PATIENCE_S, what="a batch to be under way")
                 cluster.kill("worker0")
         wait_until(has(EVENTS), timeout_s=_PATIENCE_S, what="every event")
+        in_time = {number for number in range(EVENTS) if number % 3 and number % 10 != 9}
+        wait_until(lambda: in_time <= joined(app), timeout_s=_PATIENCE_S, what="every payment")
         for view in ("per_minute", "visits"):
             app.read(view, after=last, timeout=_PATIENCE_S)
         process.send_signal(signal.SIGTERM)
