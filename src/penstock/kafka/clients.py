@@ -28,6 +28,8 @@ _NOT_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError._DESTROY_BROKER,  # it is gone, and another leads what it led
+    KafkaError._TRANSPORT,
 }
 _LOGGER = logging.getLogger("penstock.kafka")
 _LOGGER.addHandler(logging.NullHandler())  # what matters comes as errors
@@ -127,14 +129,17 @@ class Clients:
     def ends(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
         """The first offset held, and one past the last visible one."""
         place, deadline = TopicPartition(topic, partition), time.monotonic() + ANSWER_S
+        asked_again = False
         while True:
             try:
+                if asked_again:
+                    consumer.list_topics(topic, timeout=ANSWER_S)  # it was added a moment ago, or has moved
                 found = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
             except KafkaException as failure:
                 if error_of(failure).code() not in _NOT_YET or time.monotonic() > deadline:
                     raise
+                asked_again = True
                 time.sleep(_PAUSE_S)
-                consumer.list_topics(topic, timeout=ANSWER_S)  # it was added a moment ago, or has moved
                 continue
             if found is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
