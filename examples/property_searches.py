@@ -4,8 +4,8 @@
     penstock consume alerts --follow
 
 Searches are added, changed and removed while it runs; each counts for the offers that are appended after it.
-An alert names the search and its version, the record of `saved_searches` that matched. A search that cannot be
-read goes to `alerts.late` with the reason, and the others go on. Needs `pip install "penstock[search]"`.
+An alert names the search and its version, the record of `saved_searches` that matched. A search that cannot
+be read goes to `alerts.late` with the reason, and the others go on. Needs `pip install "penstock[search]"`.
 """
 
 from pyspark.sql import DataFrame

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs/LOG.md", ROOT / "docs/FLOW.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("LOG.md", "FLOW.md", "RELATIONS.md"))]
 MODULES = [
     "penstock.app.app",
     "penstock.clock",
