@@ -121,7 +121,7 @@ class _Parser:
         if found[1] not in self._fields:
             close = did_you_mean(found[1], self._fields)
             raise self._bad(
-                f'there is no field "{found[1]}"', hint=f"{close}; a text with a colon takes quotes"
+                f'there is no field "{found[1]}"', hint=f"{close} (A text with a colon takes quotes.)"
             )
         self._at = found.end()
         if self._at == len(self._text) or self._text[self._at].isspace():
