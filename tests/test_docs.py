@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import penstock as ps
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("LOG.md", "FLOW.md", "RELATIONS.md"))]
 MODULES = [
@@ -32,9 +34,9 @@ def test_the_examples_on_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "a_page", page_module)
     for number, block in enumerate(blocks):
         exec(compile(block, f"{page.name}, block {number + 1}", "exec", dont_inherit=True), vars(page_module))
-    for name in ("log", "app", "shopping"):
-        if name in vars(page_module):
-            vars(page_module)[name].close()
+    for opened in vars(page_module).values():
+        if isinstance(opened, ps.App | ps.Log):
+            opened.close()
 
 
 @pytest.mark.parametrize("module", MODULES)
