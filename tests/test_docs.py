@@ -23,6 +23,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_on_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
