@@ -58,14 +58,24 @@ def _late(build: Build, operator: Operator, streams: Sequence[DataFrame], *, dro
 
 
 def _types(streams: Sequence[DataFrame]) -> Mapping[str, str]:
-    """Every column by its type; as text where two streams mean something else by a name."""
+    """Every column by a type that takes what all streams have under its name."""
     found: dict[str, str] = {}
     for rows in streams:
         for field in rows.schema.fields:
             if not field.name.startswith("_"):
                 kind = field.dataType.simpleString()
-                found[field.name] = kind if found.get(field.name, kind) == kind else "string"
+                found[field.name] = common_type(kind, found.get(field.name, kind)) or "string"
     return found
+
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+
+
+def common_type(one: str, other: str) -> str | None:
+    """The type in which equal values of both are equal, None if there is none."""
+    if one == other:
+        return one
+    return max(one, other, key=_WHOLE.index) if one in _WHOLE and other in _WHOLE else None
 
 
 def _at(rows: DataFrame) -> Column:

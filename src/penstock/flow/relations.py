@@ -10,7 +10,7 @@ from penstock.errors import BadDefinition
 from penstock.flow import build as builds
 from penstock.flow.aggregate import time_of
 from penstock.flow.build import Late, Operator
-from penstock.flow.inputs import in_time
+from penstock.flow.inputs import common_type, in_time
 from penstock.flow.join_within import JOINED_AT, PLACE, How, JoinWithin, Side
 from penstock.schema import did_you_mean
 
@@ -93,19 +93,15 @@ def _alike(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> tuple[Data
 
     for name in keys:
         kinds = [df.schema[name].dataType.simpleString() for df in (left, right)]
-        if kinds[0] == kinds[1]:
-            continue
-        if not set(kinds) <= set(_WHOLE):
+        common = common_type(*kinds)
+        if common is None:
             raise BadDefinition(
                 f'"{name}" is {kinds[0].upper()} in one stream and {kinds[1].upper()} in the other.',
                 hint=f'bring them to one type, as .withColumn("{name}", F.col("{name}").cast(...))',
             )
-        key = F.col(f"`{name}`").cast(max(kinds, key=_WHOLE.index))
+        key = F.col(f"`{name}`").cast(common)
         left, right = left.withColumn(name, key), right.withColumn(name, key)
     return left, right
-
-
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
 def _own(stream: DataFrame, *, without: Sequence[str]) -> list[str]:
