@@ -44,6 +44,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda t: ps.pattern(by="user").first("a", t.one).then("b", t.other).within(5).emit(),
         "user",
     ),
+    "a length of time": (
+        lambda t: ps.pattern(by="user").first("a", t.one).within(5).emit(n=ps.step("a").at - ps.step("a").at),
+        'column "n": Arrow type duration',
+    ),
     "a field that is not there": (
         lambda t: ps.search(t.one, queries=t.saved, fields=["contry"]),
         '"contry"',

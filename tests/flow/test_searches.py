@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from tests.flow.world import START_US, app_at, at
+from tests.log.test_damage import maintain, seal
 
 import penstock as ps
 from penstock.app import reading
@@ -107,4 +108,29 @@ def test_every_search_meets_the_events_that_came_while_it_was_in_force(
     cases = len({row["query_id"] for row in wanted.output.to_pylist()})
     assert cases >= 200
     report(f"stream = reference = batch, search: {cases} searches, {found.rows} matches")
+    app.close()
+
+
+def test_a_search_whose_old_version_was_compacted_away_cannot_be_verified(
+    home: Path, spark: SparkSession
+) -> None:
+    app = ps.App("homes", home=home)
+    offers = app.topic("offers", "title STRING")
+    saved = app.topic("saved", "id STRING, query STRING", key="id", cleanup="compact")
+
+    @app.stream()
+    def alerts() -> DataFrame:
+        return ps.search(offers.stream(), queries=saved, fields=["title"])
+
+    saved.append({"id": "ann", "query": "garden"})
+    offers.append({"title": "a garden"})
+    saved.append({"id": "ann", "query": "lake"})
+    graph = Graph(app, spark).analyse()
+    Runner(app, graph).once()
+    assert verify(app, graph, "alerts").verdict == "equal"
+    seal(app.log, "saved")
+    maintain(app.log, "saved", force=True)
+    found = verify(app, graph, "alerts")
+    assert found.verdict == "not verifiable"
+    assert 'compaction has removed records of "saved"' in found.reason
     app.close()

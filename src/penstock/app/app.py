@@ -218,6 +218,12 @@ class App:
             limit=limit,
         )  # fmt: skip
 
+    def late(self, name: str | View | Stream) -> Rows:
+        """What a view or stream has left out: late rows, with the watermark they met and the reason."""
+        from penstock.app import reading
+
+        return reading.late(self, self.definition(name if isinstance(name, str) else name.name).name)
+
     def run(self, *, once: bool = False, every: str | None = None) -> None:
         """Run every definition, as `penstock run` does: until interrupted, or with `once` to the end."""
         from penstock.app.runner import Runner

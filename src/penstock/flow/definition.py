@@ -226,7 +226,10 @@ def _output(
             raise definition.wrong(
                 f'the result has lost "{needed}", by which it is known to be final.', "keep that column"
             )
-    return Output(definition.name, definition.kind, key, columns, final_by=final_by, again_by=again_by)
+    found = Output(definition.name, definition.kind, key, columns, final_by=final_by, again_by=again_by)
+    with definition.blamed():
+        found.check()
+    return found
 
 
 def _late_columns(definition: Definition, build: Build) -> pa.Schema | None:

@@ -95,6 +95,25 @@ def gone(log: Log, past: Sequence[Offset]) -> str:
     return ""
 
 
+def compacted(log: Log, past: Sequence[Offset]) -> str:
+    """What compaction has taken of the input of these batches since, in words; empty if it took nothing."""
+    ends = past[-1].end.ends if past else {}
+    thinned = [topic for topic in ends if log.port.settings(topic).compacted]
+    if thinned and _present(log, past) < sum(batch.rows for batch in past):
+        return f'compaction has removed records of "{thinned[0]}" that were read'
+    return ""
+
+
+def _present(log: Log, past: Sequence[Offset]) -> int:
+    """How many records the input of these batches has now."""
+    return sum(
+        len(batch)
+        for topic, ends in past[-1].end.ends.items()
+        for partition, end in enumerate(ends)
+        for batch in log.port.read(topic, partition, log.port.bounds(topic, partition)[0], until=end)
+    )
+
+
 def batches(log: Log, topic: str, *, number_max: int | None = None) -> list[Offset]:
     """The batches that read something or moved the clock, oldest first."""
     found: list[Offset] = []

@@ -54,6 +54,10 @@ class Output:
     final_by: str | None = None  # rows come out once the watermark has passed this column
     again_by: str | None = None  # rows up to the watermark by this column have come out
 
+    def check(self) -> None:
+        """Raises BadSchema for a type that cannot be stored."""
+        RecordSchema.of(self.columns)
+
     @property
     def schema(self) -> RecordSchema:
         return RecordSchema.of(pa.schema([*self.columns, *(_OWN if self.kind == "view" else [])]))
