@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from penstock.flow.operators import latest as latest
     from penstock.flow.relations import join_within as join_within
     from penstock.flow.source import LogSource as LogSource
+    from penstock.flow.tables import enrich as enrich
     from penstock.flow.windows import hopping as hopping
     from penstock.flow.windows import session as session
     from penstock.flow.windows import sliding as sliding
@@ -92,6 +93,7 @@ _HOMES = {
     "deduplicate": "penstock.flow.operators",
     "in_order": "penstock.flow.operators",
     "join_within": "penstock.flow.relations",
+    "enrich": "penstock.flow.tables",
     "tumbling": "penstock.flow.windows",
     "hopping": "penstock.flow.windows",
     "sliding": "penstock.flow.windows",
@@ -171,6 +173,7 @@ __all__ = [
     "corrected_time",
     "count",
     "deduplicate",
+    "enrich",
     "first",
     "hopping",
     "in_order",
