@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from penstock.flow.relations import join_within as join_within
     from penstock.flow.source import LogSource as LogSource
     from penstock.flow.tables import enrich as enrich
+    from penstock.flow.tables import join_tables as join_tables
     from penstock.flow.windows import hopping as hopping
     from penstock.flow.windows import session as session
     from penstock.flow.windows import sliding as sliding
@@ -94,6 +95,7 @@ _HOMES = {
     "in_order": "penstock.flow.operators",
     "join_within": "penstock.flow.relations",
     "enrich": "penstock.flow.tables",
+    "join_tables": "penstock.flow.tables",
     "tumbling": "penstock.flow.windows",
     "hopping": "penstock.flow.windows",
     "sliding": "penstock.flow.windows",
@@ -177,6 +179,7 @@ __all__ = [
     "first",
     "hopping",
     "in_order",
+    "join_tables",
     "join_within",
     "last",
     "latest",

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.flow import oracle
 from tests.flow.test_stream_equals_batch import behind, fresh, one_log, seeds, sure_of_batch, sure_of_late
 from tests.flow.world import SECOND
-from tests.flow.world_of_tables import TableWorld, Version
+from tests.flow.world_of_tables import TableWorld, TwoTables, Version, newest
 
 import penstock as ps
 
@@ -84,3 +84,70 @@ def test_each_event_meets_the_version_valid_at_its_time(
         sure_of_batch(world, name)
     assert cases >= 200
     report(f"stream = model = batch, enrich: {cases} events")
+
+
+def changes_of(known: list[Version]) -> list[tuple[str, Any, Any]]:
+    """One by one as they came: a version that begins before the newest one changes nothing."""
+    found, row, begun = [], None, None
+    for version in known:
+        if begun is not None and version.start < begun:
+            continue
+        before, begun = row, version.start
+        row = None if version.deleted else version.row["x"]
+        if before is not None or row is not None:
+            found.append(("delete" if row is None else "insert" if before is None else "update", before, row))
+    return found
+
+
+@pytest.mark.timeout(600)
+@one_log
+@given(seed=seeds)
+def test_joined_tables_are_the_join_of_their_newest_rows(
+    home: Path, spark: SparkSession, report: Say, seed: int
+) -> None:
+    world = TwoTables(fresh(home), seed)
+
+    def define(name: str, **options: Any) -> None:
+        @world.app.view(key="order", name=name)
+        def view() -> DataFrame:
+            on = {"case": "case", "id": "id"}
+            return ps.join_tables(world.orders, world.table, on=on, **options)
+
+    define("inner")
+    define("left", how="left")
+
+    @world.app.stream(key="order")
+    def changes() -> DataFrame:
+        return world.orders.changes()
+
+    world.live(spark, appends=200)
+    cases = 0
+    for name in ("inner", "left"):
+        model = world.model(name)
+        users = world.versions(model, first=world.partitions)
+        wanted = {}
+        for (order,), known in world.versions(model, first=0, key=("order",)).items():
+            row = newest(known)
+            user = row and newest(users.get((row["case"], row["id"]), []))
+            if row and (user or name == "left"):
+                wanted[order] = (
+                    row["id"],
+                    row["x"],
+                    user and user["x"],
+                    user and user["at"] and us(user["at"]),
+                )
+        got = {
+            row["order"]: (row["id"], row["x"], row["x_users"], row["at_users"]) for row in world.rows(name)
+        }
+        assert got == wanted
+        cases += len(wanted)
+        sure_of_batch(world, name)
+    told: dict[int, list[Any]] = {}
+    for row in world.app.log.topic("changes").rows():
+        images = (row[side] and row[side]["x"] for side in ("before", "after"))
+        told.setdefault(row["order"], []).append((row["op"], *images))
+    versions = world.versions(world.model("changes"), first=0, key=("order",))
+    assert told == {order: found for (order,), known in versions.items() if (found := changes_of(known))}
+    sure_of_batch(world, "changes")
+    assert cases + len(told) >= 200
+    report(f"stream = model = batch, join_tables: {cases} rows, changes: {len(told)} keys")

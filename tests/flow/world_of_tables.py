@@ -48,20 +48,23 @@ class TableWorld(World):
                 self.change((awake + self.chance.randrange(12)) % self.cases)
 
     def change(self, case: int) -> None:
-        """A version of a row, in time or not, or one without a time, or one that is valid later."""
+        """A version of a user."""
+        row = {"case": case, "id": self.chance.choice("abcd")}
+        self.store(self.table, self.partitions, row)
+
+    def store(self, table: AppTable, first: int, row: dict[str, Any]) -> None:
+        """A version, in time or not, or one without a time, or one that is valid later."""
         now = (self.clock.now_us() - START_US) / SECOND
         ago = self.chance.choice([0, 1, 3, 9, 40, -2])
         moment = None if self.chance.random() < 0.1 else at(round(now - self.chance.random() * ago, 3))
-        row = {"case": case, "id": self.chance.choice("abcd"), "at": moment}
         deleted = self.chance.random() < 0.2
-        x = self.chance.randrange(1_000)
-        placed = self.table.delete(row) if deleted else self.table.upsert({**row, "x": x})
-        place = self.partitions + placed.partition, placed.offset
-        self.table_rows[place] = {**row, "x": None if deleted else x, "deleted": deleted}
+        row = {**row, "x": None if deleted else self.chance.randrange(1_000), "at": moment}
+        placed = table.delete(row) if deleted else table.upsert(row)
+        place = first + placed.partition, placed.offset
+        self.table_rows[place] = {**row, "deleted": deleted}
+        at_us = None if moment is None else us(moment)
         self.records.append(
-            oracle.Record(
-                *place, self.clock.now_us(), None if moment is None else us(moment), (case,), x, row["id"]
-            )
+            oracle.Record(*place, self.clock.now_us(), at_us, (row["case"],), None, row["id"])
         )
 
     def model(self, name: str) -> oracle.Model:
@@ -70,10 +73,14 @@ class TableWorld(World):
             found.records, found.cuts, found.lateness, declared=found.declared, first=self.partitions
         )
 
-    def versions(self, model: oracle.Model) -> dict[tuple[int, str], list[Version]]:
+    def versions(
+        self, model: oracle.Model, *, first: int | None = None, key: tuple[str, ...] = ("case", "id")
+    ) -> dict[tuple[Any, ...], list[Version]]:
+        """By key, in the order of arrival. `first`: the first partition of the table."""
+        first = self.partitions if first is None else first
         found = defaultdict(list)
-        for record in model.records:
-            if record.partition < self.partitions or record.place not in model.met:
+        for record in sorted(model.records, key=lambda r: r.arrival):
+            if not first <= record.partition < first + self.partitions or record.place not in model.met:
                 continue
             row, met = self.table_rows[record.place], model.met[record.place]
             start = record.at
@@ -81,10 +88,47 @@ class TableWorld(World):
                 start = record.appended if row["deleted"] else BEGINNING_US
             if met is not None and start <= met:
                 start = met + 1
-            found[record.key[0], record.id].append(
+            found[tuple(row[name] for name in key)].append(
                 Version(record.place, start, record.arrival, row["deleted"], row)
             )
         return found
+
+
+@dataclass
+class TwoTables(TableWorld):
+    """No events: orders that refer to users, by (case, id)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.orders = self.app.table(
+            "orders", "order BIGINT, case INT, id STRING, x BIGINT, at TIMESTAMP", key="order",
+            event_time="at", partitions=self.partitions, durability="os", lateness=self.lateness_s,
+            idle_after="20 seconds",
+        )  # fmt: skip
+
+    def write(self, appends: int) -> None:
+        for _ in range(appends):
+            awake = len(self.records) * self.cases // 900
+            case = (awake + self.chance.randrange(12)) % self.cases
+            if self.chance.random() < 0.4:
+                self.change(case)
+            else:
+                order = case * 10 + self.chance.randrange(6)
+                self.store(
+                    self.orders,
+                    0,
+                    {"order": order, "case": case, "id": self.chance.choice(["a", "b", "c", None])},
+                )
+            self.clock.advance(self.chance.choice([0, 0, 0.03, 0.4, 1]))
+
+    def model(self, name: str) -> oracle.Model:
+        found = World.model(self, name)
+        return TableModel(found.records, found.cuts, found.lateness, declared=found.declared)
+
+
+def newest(known: list[Version]) -> dict[str, Any] | None:
+    found = max(known, key=lambda v: (v.start, v.arrival), default=None)
+    return None if found is None or found.deleted else found.row
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """Two tables joined, and kept so: what a batch changes in either comes out as changes of the joined rows.
 
-Two steps. `Moves` follows the left table by its own key: where the row goes that a record replaces, and where
-the new one belongs. `JoinTables` holds, by the right table's key, the left rows that refer to it and the right
-row itself. Rows that leave come out as "d", all that came or changed as "u"; a row that leaves one key for
-another does both in one batch, and is stored as one change.
+Two steps. `Moves` follows the left table by its own key: where the row was that a record replaces, and where
+the new one belongs. `JoinTables` holds, by the right table's key, the left rows that refer to it and the
+right row itself. Rows that leave come out as "d", all that came or changed as "u"; a row that leaves one key
+for another does both in one batch, and is stored as one change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OP = pa.field("_op", pa.string())
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Of the left table in a batch: the rows that are no more where they were ("d"), and those that are new."""
+    """Of the left table in a batch: the rows that are no more where they were ("d"), and new ones ("u")."""
 
     newest: Newest
     on: tuple[str, ...]
@@ -44,7 +44,7 @@ class Moves:
 
     def step(
         self,
-        state: tuple[pa.Table, ...] | None,  # noqa: ARG002  it is all in the pages
+        state: tuple[pa.Table, ...] | None,
         pages: tuple[Pages, ...],
         new: tuple[pa.Table, ...],
         watermark_us: int,
@@ -88,7 +88,7 @@ class JoinTables:
 
     def step(
         self,
-        state: tuple[pa.Table, ...] | None,  # noqa: ARG002  it is all in the pages
+        state: tuple[pa.Table, ...] | None,
         pages: tuple[Pages, ...],
         new: tuple[pa.Table, ...],
         watermark_us: int,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,6 +19,7 @@ from penstock.errors import BadDefinition, SeveralRowsPerKey
 from penstock.flow.aggregate import REVISION
 from penstock.flow.build import HIDDEN
 from penstock.flow.offset import NEVER_US
+from penstock.flow.ordering import groups
 from penstock.schema import RecordSchema, did_you_mean
 
 if TYPE_CHECKING:
@@ -100,7 +102,9 @@ def own_columns(columns: pa.Schema) -> pa.Schema:
 
 def changes(output: Output, table: pa.Table, *, number: int, closed_us: int) -> pa.Table:
     """The changelog records of one batch. At least one, so that followers hear of every batch."""
-    if "_op" not in table.column_names:
+    if "_op" in table.column_names:
+        table = _consolidated(output, table)
+    else:
         _check_one_row_per_key(output, table)
     rows = table.num_rows
     closed = pa.array([None if closed_us == NEVER_US else closed_us], pa.int64()).cast(_TIMESTAMP)
@@ -117,6 +121,22 @@ def changes(output: Output, table: pa.Table, *, number: int, closed_us: int) -> 
     own = [table.column(field.name).cast(field.type) for field in output.columns]
     marks = [ops, pa.repeat(pa.scalar(number), rows), revisions, pa.repeat(closed[0], rows)]
     return pa.table([*own, *marks], schema=output.schema.arrow)
+
+
+def _consolidated(output: Output, table: pa.Table) -> pa.Table:
+    """One change for each key: what leaves one place for another is there; retractions come first."""
+    deleted = pc.equal(table["_op"], "d")
+    upserts, deletes = table.filter(pc.invert(deleted)), table.filter(deleted)
+    _check_one_row_per_key(output, upserts)
+    if not deletes.num_rows:
+        return upserts
+    keys = list(output.key)
+    both = pa.concat_tables([deletes.select(keys), upserts.select(keys)])
+    codes = groups(both, keys)
+    gone, there = codes[: deletes.num_rows], codes[deletes.num_rows :]
+    _, first = np.unique(gone, return_index=True)
+    once = np.isin(np.arange(len(gone)), first) & ~np.isin(gone, there)
+    return pa.concat_tables([deletes.filter(pa.array(once)), upserts])
 
 
 def _check_one_row_per_key(output: Output, table: pa.Table) -> None:

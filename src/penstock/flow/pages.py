@@ -61,7 +61,7 @@ class Pages:
         self._key = key
         self._rows_each = rows_each
         size = store.get(_SIZE)
-        self._level, self._rows = np.frombuffer(size, np.int64).tolist() if size else (0, 0)
+        self._level, self._rows = map(int, np.frombuffer(size, np.int64)) if size else (0, 0)
         self._stored = self._level, self._rows
         self._counts: dict[int, int] = {}  # rows of the pages that were read
 

@@ -92,7 +92,7 @@ class TableChanges:
 
     def step(
         self,
-        state: tuple[pa.Table, ...] | None,  # noqa: ARG002  it is all in the pages
+        state: tuple[pa.Table, ...] | None,
         pages: tuple[Pages, ...],
         new: tuple[pa.Table, ...],
         watermark_us: int,

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 from penstock.clock import duration_ms
-from penstock.errors import BadDefinition, BadOption, UnknownTopic
+from penstock.errors import BadDefinition, BadOption
 from penstock.flow import build as builds
 from penstock.flow.aggregate import late_rows, time_of, with_system
 from penstock.flow.build import Late, Operator
 from penstock.flow.enrich import ENRICHED_AT, VERSION, Enrich
 from penstock.flow.inputs import in_time
-from penstock.flow.versions import DELETED, FROM, SYSTEM
+from penstock.flow.join_tables import How, JoinTables
+from penstock.flow.table_changes import Newest, TableChanges
+from penstock.flow.table_inputs import Table, alike, check_once, key_pairs, settings_of, versioned
 from penstock.log.settings import TopicSettings
-from penstock.log.versions import BEGINNING_US
-from penstock.schema import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AsOf = Literal["event time", "latest"]
 _WAIT = "wait "
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-
-
-class Table(Protocol):
-    """What `app.table` gives."""
-
-    name: str
 
 
 def enrich(
@@ -58,7 +52,7 @@ def enrich(
 
     build = builds.current()
     settings = settings_of(table)
-    pairs = _pairs(events, settings, on)
+    pairs = key_pairs(events.columns, settings, on)
     wait_us = _wait_us(missing, as_of)
     operator = Operator(
         "enrich", inputs=2, late=late, span_us=wait_us, windowed=False, output="append",
@@ -67,50 +61,16 @@ def enrich(
     versions = versioned(table)
     time = time_of(events)
     rows, operator.final_by = _events(events, operator, as_of, ENRICHED_AT if wait_us else time)
-    rows, versions = _alike(rows, versions, pairs, settings.name)
+    rows, versions = alike(rows, versions, pairs, settings.name)
     kernel = _kernel(events, rows, versions, settings, pairs, time, as_of, wait_us, suffix)
     if build.mode == "stream":
         found = _enriched(rows, versions, kernel)
     elif kernel.time is None:  # never compared: it only has the columns
-        found = enrich_batch(rows, versions, _at(kernel, time), closed_us=build.closed_us)
+        found = enrich_batch(rows, versions, replace(kernel, time=time), closed_us=build.closed_us)
     else:
         found = enrich_batch(rows, versions, kernel, closed_us=build.closed_us)
     column = ENRICHED_AT if wait_us else time
     return found.withColumn(column, F.col(f"`{column}`").alias(column, metadata={builds.TIME_MARK: True}))
-
-
-def settings_of(table: Table) -> TopicSettings:
-    """What is known of a table's topic. Raises BadDefinition for what is no table."""
-    name = getattr(table, "name", None)
-    try:
-        settings = builds.current().log.port.settings(str(name)) if name else None
-    except UnknownTopic:
-        settings = None
-    if settings is None or not settings.compacted:
-        raise BadDefinition(
-            f"{name or table!r} is no table.",
-            hint='declare one: app.table("users", "id BIGINT, …", key="id")',
-        )
-    return settings
-
-
-def versioned(table: Table) -> DataFrame:
-    """A table's versions: its columns and those of `SYSTEM`, `_from` as it holds in a stream."""
-    from pyspark.sql import functions as F
-
-    settings, rows = settings_of(table), builds.table_of(table.name)
-    appended, met = F.unix_micros("_timestamp"), F.unix_micros("_watermark")
-    time = settings.event_time if builds.current().clock == "event" else None
-    begins = appended
-    if time is not None:
-        otherwise = F.when(F.col(DELETED), appended).otherwise(F.lit(BEGINNING_US))
-        begins = F.coalesce(F.unix_micros(F.col(f"`{time}`")), otherwise)
-    begins = F.when(begins <= met, met + 1).otherwise(begins)
-    own = [
-        F.col(f"`{name}`").alias(name, metadata={}) for name in settings.schema.names if name in rows.columns
-    ]
-    system = [F.col(name) for name in SYSTEM.names if name != FROM]
-    return rows.select(*own, begins.alias(FROM), *system)
 
 
 def _events(
@@ -155,41 +115,12 @@ def _enriched(rows: DataFrame, versions: DataFrame, kernel: Enrich) -> DataFrame
     return in_paged_buckets(inputs, step=kernel.step, pages=pages, output=kernel.output)
 
 
-def _at(kernel: Enrich, time: str) -> Enrich:
-    from dataclasses import replace
-
-    return replace(kernel, time=time)
-
-
-def _pairs(events: DataFrame, settings: TopicSettings, on: str | Mapping[str, str]) -> dict[str, str]:
-    """The event's columns that hold the table's key, in the order of the key."""
-    if isinstance(on, str):
-        on = {on: on if on in settings.key or len(settings.key) > 1 else settings.key[0]}
-    for ours, theirs in on.items():
-        if ours not in events.columns:
-            raise BadDefinition(
-                f'there is no column "{ours}" in the stream.', hint=did_you_mean(ours, events.columns)
-            )
-        if theirs not in settings.key:
-            raise BadDefinition(
-                f'"{theirs}" is not in the key of table "{settings.name}".',
-                hint=did_you_mean(theirs, settings.key) or f"its key is {', '.join(settings.key)}",
-            )
-    missing = [name for name in settings.key if name not in on.values()]
-    if missing or len(on) > len(settings.key):
-        raise BadDefinition(
-            f'the key of table "{settings.name}" is {", ".join(settings.key)}.',
-            hint='say for each part which column holds it: on={"user_id": "id", …}',
-        )
-    return dict(sorted(on.items(), key=lambda pair: settings.key.index(pair[1])))
-
-
 def _wait_us(missing: str, as_of: str) -> int:
     if as_of not in get_args(AsOf):
         raise BadDefinition(f"as_of={as_of!r}.", hint="choose one of " + ", ".join(get_args(AsOf)))
     if missing == "null":
         return 0
-    if not isinstance(missing, str) or not missing.startswith(_WAIT):
+    if not missing.startswith(_WAIT):
         raise BadDefinition(f"missing={missing!r}.", hint='say "null" or "wait 30 seconds"')
     try:
         wait_us = duration_ms(missing.removeprefix(_WAIT)) * 1_000
@@ -200,32 +131,80 @@ def _wait_us(missing: str, as_of: str) -> int:
     return wait_us
 
 
-def _alike(
-    left: DataFrame, right: DataFrame, pairs: Mapping[str, str], table: str
-) -> tuple[DataFrame, DataFrame]:
-    """Both with their keys in one type: equal values must meet, INT or BIGINT."""
-    from pyspark.sql import functions as F
+def changes(table: Table) -> DataFrame:
+    """What each record of a table did: its key, `op`, and the row `before` and `after`."""
+    from penstock.flow.buckets import Input
+    from penstock.flow.paged_buckets import Paged, in_paged_buckets
+    from penstock.flow.table_changes import changes_batch
 
-    for ours, theirs in pairs.items():
-        kinds = [df.schema[name].dataType.simpleString() for df, name in ((left, ours), (right, theirs))]
-        if kinds[0] == kinds[1]:
-            continue
-        if not set(kinds) <= set(_WHOLE):
-            raise BadDefinition(
-                f'"{ours}" is {kinds[0].upper()}, and "{theirs}" of table "{table}" {kinds[1].upper()}.',
-                hint=f'bring them to one type, as .withColumn("{ours}", F.col("{ours}").cast(...))',
-            )
-        wider = max(kinds, key=_WHOLE.index)
-        left = left.withColumn(ours, F.col(f"`{ours}`").cast(wider))
-        right = right.withColumn(theirs, F.col(f"`{theirs}`").cast(wider))
-    return left, right
+    build, settings = builds.current(), settings_of(table)
+    rows = versioned(table)
+    newest = _newest(rows, settings)
+    check_once([*newest.key, "op", "before", "after"])
+    build.add(Operator("changes", windowed=False, output="append", means=settings.name))
+    if build.mode != "stream":
+        return changes_batch(rows, newest)
+    kernel = TableChanges(newest)
+    return in_paged_buckets(
+        [Input(rows, newest.key, newest.versions)], step=kernel.step, output=kernel.output,
+        pages=[Paged(newest.versions, newest.key)],
+    )  # fmt: skip
 
 
-def check_once(names: Sequence[str]) -> None:
-    """Raise BadDefinition where two columns would have one name."""
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise BadDefinition(
-            f'a column "{min(twice)}" would be there twice.',
-            hint="rename one of them: withColumnRenamed(...)",
+def join_tables(
+    left: Table,
+    right: Table,
+    *,
+    on: str | Mapping[str, str],
+    how: How = "inner",
+    suffix: str | None = None,
+) -> DataFrame:
+    """The rows of `left` with the row of `right` that each refers to, kept current, for a view by left's key.
+
+    `on`: the column of `left` that holds the key of `right`, or a mapping of such columns. `how="left"` also
+    keeps rows that refer to nobody. Columns: those of `left`, then those of `right` without its key (with
+    `suffix` where the name is taken).
+    """
+    from penstock.flow.join_tables import join_batch
+
+    if how not in get_args(How):
+        raise BadDefinition(f"how={how!r}.", hint="choose one of " + ", ".join(get_args(How)))
+    build, ours, theirs = builds.current(), settings_of(left), settings_of(right)
+    pairs = key_pairs(ours.schema.names, theirs, on)
+    lefts, rights = alike(versioned(left), versioned(right), pairs, theirs.name)
+    columns = [name for name in theirs.schema.names if name not in theirs.key and name in rights.columns]
+    ending = f"_{theirs.name}" if suffix is None else suffix
+    names = [f"{name}{ending}" if name in ours.schema.names else name for name in columns]
+    check_once([*ours.schema.names, *names])
+    build.add(
+        Operator(
+            "join_tables", inputs=2, windowed=False, output="changes",
+            means=repr((ours.name, theirs.name, pairs, how, suffix)),
         )
+    )  # fmt: skip
+    sides = _newest(lefts, ours), _newest(rights, theirs)
+    join = JoinTables(tuple(pairs), *sides, tuple(columns), tuple(names), how)
+    return _joined(lefts, rights, join) if build.mode == "stream" else join_batch(lefts, rights, join)
+
+
+def _joined(lefts: DataFrame, rights: DataFrame, join: JoinTables) -> DataFrame:
+    from penstock.flow.buckets import Input
+    from penstock.flow.paged_buckets import Paged, in_paged_buckets
+
+    moves = join.moves
+    moved = in_paged_buckets(
+        [Input(lefts, join.left.key, join.left.versions)], step=moves.step, output=moves.output,
+        pages=[Paged(join.left.versions, join.left.key)],
+    )  # fmt: skip
+    return in_paged_buckets(
+        [Input(moved, join.on, moves.output), Input(rights, join.right.key, join.right.versions)],
+        step=join.step, output=join.output,
+        pages=[Paged(join.lefts, join.on), Paged(join.right.versions, join.right.key)],
+    )  # fmt: skip
+
+
+def _newest(rows: DataFrame, settings: TopicSettings) -> Newest:
+    from penstock.flow.buckets import arrow_schema
+
+    columns = [name for name in settings.schema.names if name in rows.columns]
+    return Newest(settings.key, tuple(columns), arrow_schema(rows, columns))
