@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from penstock.flow.operators import in_order as in_order
     from penstock.flow.operators import latest as latest
     from penstock.flow.relations import join_within as join_within
+    from penstock.flow.snapshots import differentiate as differentiate
+    from penstock.flow.snapshots import integrate as integrate
     from penstock.flow.source import LogSource as LogSource
     from penstock.flow.tables import enrich as enrich
     from penstock.flow.tables import join_tables as join_tables
@@ -94,6 +96,8 @@ _HOMES = {
     "deduplicate": "penstock.flow.operators",
     "in_order": "penstock.flow.operators",
     "join_within": "penstock.flow.relations",
+    "differentiate": "penstock.flow.snapshots",
+    "integrate": "penstock.flow.snapshots",
     "enrich": "penstock.flow.tables",
     "join_tables": "penstock.flow.tables",
     "tumbling": "penstock.flow.windows",
@@ -175,10 +179,12 @@ __all__ = [
     "corrected_time",
     "count",
     "deduplicate",
+    "differentiate",
     "enrich",
     "first",
     "hopping",
     "in_order",
+    "integrate",
     "join_tables",
     "join_within",
     "last",

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from pyspark.sql import DataFrame, SparkSession
 from tests.flow import oracle
 from tests.flow.test_stream_equals_batch import behind, fresh, one_log, seeds, sure_of_batch, sure_of_late
-from tests.flow.world import SECOND
+from tests.flow.world import SECOND, us
 from tests.flow.world_of_tables import TableWorld, TwoTables, Version, newest
 
 import penstock as ps
@@ -88,7 +88,8 @@ def test_each_event_meets_the_version_valid_at_its_time(
 
 def changes_of(known: list[Version]) -> list[tuple[str, Any, Any]]:
     """One by one as they came: a version that begins before the newest one changes nothing."""
-    found, row, begun = [], None, None
+    found: list[tuple[str, Any, Any]] = []
+    row = begun = None
     for version in known:
         if begun is not None and version.start < begun:
             continue
