@@ -81,6 +81,7 @@ class Operator:
     final_by: str | None = None  # the column by which a final row was due to come out
     again_by: str | None = None  # the column that tells a row which a state built anew gives once more
     late_rows: DataFrame | None = None  # in mode "odd": the (row, window) pairs it leaves out
+    whole: DataFrame | None = None  # what the definition must return as it is: rows in it are not its own
     not_verifiable: str | None = None
     approximate: Mapping[str, float] = field(default_factory=dict)
     means: str = ""  # what it computes, where that is not in Spark's plan
@@ -184,11 +185,21 @@ def _called(function: Callable[[], Any], build: Build) -> DataFrame:
         while True:
             try:
                 result: DataFrame = function()
+                _check_whole(build, result)
                 return result
             except ReadTogether as asked:
                 build.clear()
                 build.groups = asked.groups
                 build.tables |= asked.tables
+
+
+def _check_whole(build: Build, result: DataFrame) -> None:
+    for operator in build.operators:
+        if operator.whole is not None and operator.whole is not result:
+            raise BadDefinition(
+                f"rows that ps.{operator.name} diverts would be lost in what follows it.",
+                hint="return its result as it is, and go on in a definition of its own",
+            )
 
 
 def _check_one_source(build: Build, scans: int) -> None:

@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 ENRICHED_AT = "enriched_at"
 PLACE = ("_topic", "_partition", "_offset")
 VERSION = pa.schema([("version_partition", pa.int32()), ("version_offset", pa.int64())])
+DIVERTED = "_diverted"
 _TIMESTAMP = pa.timestamp("us", "UTC")
+_PLACES = ("topic", "partition", "offset")
+_WINDOW = pa.schema([("window_start", _TIMESTAMP), ("window_end", _TIMESTAMP)])
+_SAID = pa.schema(
+    [
+        ("watermark", _TIMESTAMP), ("reason", pa.string()), ("topic", pa.string()), ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)  # fmt: skip
+_PLACED = [field.with_name(f"_{field.name}") for field in _SAID if field.name != "reason"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +52,20 @@ class Enrich:
     columns: tuple[str, ...]  # of the table
     names: tuple[str, ...]  # under which they come out
     wait_us: int
-    drops: bool  # an event without a row
+    diverts: str | None  # an event without a row, with this reason
     events: pa.Schema
     table: pa.Schema
+
+    @property
+    def rows(self) -> pa.Schema:
+        """What it needs of the events."""
+        return pa.schema([*self.events, *(_PLACED if self.diverts else ())])
+
+    @property
+    def late(self) -> pa.DataType:
+        """What it says of an event that is diverted: the same as of one that is late."""
+        row = pa.field("row", pa.struct(list(self.events)))
+        return pa.struct([row, *_WINDOW, *_SAID])
 
     @property
     def versions(self) -> pa.Schema:
@@ -58,7 +79,8 @@ class Enrich:
             for column, name in zip(self.columns, self.names, strict=True)
         ]
         waited = [pa.field(ENRICHED_AT, _TIMESTAMP)] if self.wait_us else []
-        fields = [*self.events, *added, *VERSION, *waited]
+        diverted = [pa.field(DIVERTED, self.late)] if self.diverts else []
+        fields = [*self.events, *added, *VERSION, *waited, *diverted]
         return pa.schema([field.with_nullable(True) for field in fields])
 
     def step(
@@ -113,15 +135,25 @@ class Enrich:
         return found, due
 
     def _enriched(self, events: pa.Table, versions: pa.Table, found: Ints, due: Ints) -> pa.Table:
-        if self.drops:
-            there = found >= 0
-            events, found, due = events.filter(pa.array(there)), found[there], due[there]
         rows = versions.take(pa.array(found, mask=found < 0))
         columns = [events[name] for name in self.events.names]
         columns += [rows[name] for name in (*self.columns, "_partition", "_offset")]
         if self.wait_us:
             columns.append(pa.array(due, pa.int64()).cast(_TIMESTAMP))
+        if self.diverts:
+            columns.append(self._diverted(events, found < 0))
         return _table(columns, self.output)
+
+    def _diverted(self, events: pa.Table, missing: Any) -> Any:
+        """Of each event what is to be said of it elsewhere, NULL where there is a row for it."""
+        own = [events[name].combine_chunks() for name in self.events.names]
+        row = pa.StructArray.from_arrays(own, fields=list(self.events))
+        nothing = pa.nulls(len(events), _TIMESTAMP)
+        place = {name: events[f"_{name}"].combine_chunks() for name in ("watermark", *_PLACES)}
+        reason = pa.array([self.diverts] * len(events), pa.string())
+        said = [place["watermark"], reason, *(place[name] for name in _PLACES)]
+        arrays = [row, nothing, nothing, *said]
+        return pa.StructArray.from_arrays(arrays, fields=list(self.late), mask=pa.array(~missing))
 
 
 def _codes(events: pa.Table, versions: pa.Table) -> tuple[Ints, Ints]:
@@ -156,7 +188,7 @@ def enrich_batch(
     same = F.lit(True)
     for one, other in zip(enrich.on, enrich.key, strict=True):
         same &= F.col(f"`e_{one}`") == F.col(f"`t_{other}`")
-    joined = ours.join(rows, same & (valid | awaited), "inner" if enrich.drops else "left")
+    joined = ours.join(rows, same & (valid | awaited), "inner" if enrich.diverts else "left")
     first = Window.partitionBy(*(F.col(f"e_{name}") for name in PLACE)).orderBy(f"t_{FROM}")
     joined = joined.withColumn("_rank", F.row_number().over(first)).filter("_rank = 1")
     due = F.when(begin.isNull(), at + F.lit(enrich.wait_us)).otherwise(F.greatest(at, begin))

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import BadDefinition, SeveralRowsPerKey
 from penstock.flow.aggregate import REVISION
 from penstock.flow.build import HIDDEN
+from penstock.flow.enrich import DIVERTED
 from penstock.flow.offset import NEVER_US
 from penstock.flow.ordering import groups
 from penstock.schema import RecordSchema, did_you_mean
@@ -90,7 +91,7 @@ def flat_key(key: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
 
 def own_columns(columns: pa.Schema) -> pa.Schema:
     """The user's columns of a result, all nullable: a delete or a note of progress fills none."""
-    own = [field.with_nullable(True) for field in columns if field.name not in (REVISION, "_op")]
+    own = [field.with_nullable(True) for field in columns if field.name not in (REVISION, "_op", DIVERTED)]
     for field in own:
         if field.name.startswith("_"):
             raise BadDefinition(
@@ -150,6 +151,15 @@ def closed_us(log: Log, view: str) -> int:
     newest = last_record(log.port, view, 0)
     found: int | None = newest.column("_closed").cast(pa.int64())[0].as_py() if newest else None
     return NEVER_US if found is None else found
+
+
+def diverted(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+    """The rows of a result, and the late pairs that an operator has put among them."""
+    if DIVERTED not in table.column_names:
+        return table, None
+    said = table[DIVERTED].combine_chunks()
+    late = pa.Table.from_batches([pa.RecordBatch.from_struct_array(said.drop_null())])
+    return table.filter(said.is_null()).drop_columns([DIVERTED]), late
 
 
 def late_schema(columns: pa.Schema) -> RecordSchema:

@@ -15,8 +15,7 @@ from penstock.flow.enrich import ENRICHED_AT, VERSION, Enrich
 from penstock.flow.inputs import in_time
 from penstock.flow.join_tables import How, JoinTables
 from penstock.flow.table_changes import Newest, TableChanges
-from penstock.flow.table_inputs import Table, alike, check_once, key_pairs, settings_of, versioned
-from penstock.log.settings import TopicSettings
+from penstock.flow.table_inputs import Described, Table, alike, check_once, described, key_pairs, versioned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +38,8 @@ def enrich(
 
     `on`: the event's column that holds the table's key, or a mapping of such columns to the key's. An event
     comes out once the watermark has reached its time. `missing="wait 30 seconds"`: where there is no row
-    then, the first one that becomes valid within that event time counts. Columns: the event's, the table's
+    then, the first one that becomes valid within that event time counts. `missing="divert"`: such an event
+    goes to `<name>.late`, and nothing may follow in the same definition. Columns: the event's, the table's
     (with `suffix` where the name is taken), `version_partition` and `version_offset`: which record of the
     table that was, NULL for none; with a wait also `enriched_at`, the time at which that was certain.
 
@@ -51,18 +51,20 @@ def enrich(
     from penstock.flow.enrich import enrich_batch
 
     build = builds.current()
-    settings = settings_of(table)
-    pairs = key_pairs(events.columns, settings, on)
+    known = described(table)
+    pairs = key_pairs(events.columns, known, on)
     wait_us = _wait_us(missing, as_of)
     operator = Operator(
         "enrich", inputs=2, late=late, span_us=wait_us, windowed=False, output="append",
-        means=repr((settings.name, pairs, as_of, missing, suffix)),
+        means=repr((known.name, pairs, as_of, missing, suffix)),
     )  # fmt: skip
-    versions = versioned(table)
+    versions = versioned(known)
     time = time_of(events)
     rows, operator.final_by = _events(events, operator, as_of, ENRICHED_AT if wait_us else time)
-    rows, versions = alike(rows, versions, pairs, settings.name)
-    kernel = _kernel(events, rows, versions, settings, pairs, time, as_of, wait_us, suffix)
+    rows, versions = alike(rows, versions, pairs, known.name)
+    kernel = _kernel(events, rows, versions, known, pairs, time, as_of, wait_us, suffix)
+    if missing == "divert":
+        kernel = replace(kernel, diverts=f"no row in {known.name}")
     if build.mode == "stream":
         found = _enriched(rows, versions, kernel)
     elif kernel.time is None:  # never compared: it only has the columns
@@ -70,7 +72,10 @@ def enrich(
     else:
         found = enrich_batch(rows, versions, kernel, closed_us=build.closed_us)
     column = ENRICHED_AT if wait_us else time
-    return found.withColumn(column, F.col(f"`{column}`").alias(column, metadata={builds.TIME_MARK: True}))
+    found = found.withColumn(column, F.col(f"`{column}`").alias(column, metadata={builds.TIME_MARK: True}))
+    if kernel.diverts:
+        operator.whole = found
+    return found
 
 
 def _events(
@@ -88,20 +93,20 @@ def _events(
 
 
 def _kernel(
-    events: DataFrame, rows: DataFrame, versions: DataFrame, settings: TopicSettings,
+    events: DataFrame, rows: DataFrame, versions: DataFrame, table: Described,
     pairs: Mapping[str, str], time: str, as_of: AsOf, wait_us: int, suffix: str | None,
 ) -> Enrich:  # fmt: skip
     from penstock.flow.buckets import arrow_schema
 
     own = [name for name in events.columns if not name.startswith("_")]
-    columns = [n for n in settings.schema.names if n not in settings.key and n in versions.columns]
-    ending = f"_{settings.name}" if suffix is None else suffix
+    columns = [n for n in table.columns if n not in table.key and n in versions.columns]
+    ending = f"_{table.name}" if suffix is None else suffix
     names = [f"{name}{ending}" if name in own else name for name in columns]
     every = [*own, *names, *VERSION.names, *([ENRICHED_AT] if wait_us else [])]
     check_once(every)
     return Enrich(
         tuple(pairs), tuple(pairs.values()), time if as_of == "event time" else None, tuple(columns),
-        tuple(names), wait_us, drops=False, events=arrow_schema(rows, own),
+        tuple(names), wait_us, diverts=None, events=arrow_schema(rows, own),
         table=arrow_schema(versions, [*pairs.values(), *columns]),
     )  # fmt: skip
 
@@ -110,7 +115,7 @@ def _enriched(rows: DataFrame, versions: DataFrame, kernel: Enrich) -> DataFrame
     from penstock.flow.buckets import Input
     from penstock.flow.paged_buckets import Paged, in_paged_buckets
 
-    inputs = [Input(rows, kernel.on, kernel.events), Input(versions, kernel.key, kernel.versions)]
+    inputs = [Input(rows, kernel.on, kernel.rows), Input(versions, kernel.key, kernel.versions)]
     pages = [Paged(kernel.versions, kernel.key)]
     return in_paged_buckets(inputs, step=kernel.step, pages=pages, output=kernel.output)
 
@@ -118,10 +123,10 @@ def _enriched(rows: DataFrame, versions: DataFrame, kernel: Enrich) -> DataFrame
 def _wait_us(missing: str, as_of: str) -> int:
     if as_of not in get_args(AsOf):
         raise BadDefinition(f"as_of={as_of!r}.", hint="choose one of " + ", ".join(get_args(AsOf)))
-    if missing == "null":
+    if missing in ("null", "divert"):
         return 0
     if not missing.startswith(_WAIT):
-        raise BadDefinition(f"missing={missing!r}.", hint='say "null" or "wait 30 seconds"')
+        raise BadDefinition(f"missing={missing!r}.", hint='say "null", "divert" or "wait 30 seconds"')
     try:
         wait_us = duration_ms(missing.removeprefix(_WAIT)) * 1_000
     except BadOption as error:
@@ -137,11 +142,11 @@ def changes(table: Table) -> DataFrame:
     from penstock.flow.paged_buckets import Paged, in_paged_buckets
     from penstock.flow.table_changes import changes_batch
 
-    build, settings = builds.current(), settings_of(table)
-    rows = versioned(table)
-    newest = _newest(rows, settings)
+    build, known = builds.current(), described(table)
+    rows = versioned(known)
+    newest = _newest(rows, known)
     check_once([*newest.key, "op", "before", "after"])
-    build.add(Operator("changes", windowed=False, output="append", means=settings.name))
+    build.add(Operator("changes", windowed=False, output="append", means=known.name))
     if build.mode != "stream":
         return changes_batch(rows, newest)
     kernel = TableChanges(newest)
@@ -169,13 +174,13 @@ def join_tables(
 
     if how not in get_args(How):
         raise BadDefinition(f"how={how!r}.", hint="choose one of " + ", ".join(get_args(How)))
-    build, ours, theirs = builds.current(), settings_of(left), settings_of(right)
-    pairs = key_pairs(ours.schema.names, theirs, on)
-    lefts, rights = alike(versioned(left), versioned(right), pairs, theirs.name)
-    columns = [name for name in theirs.schema.names if name not in theirs.key and name in rights.columns]
+    build, ours, theirs = builds.current(), described(left), described(right)
+    pairs = key_pairs(ours.columns, theirs, on)
+    lefts, rights = alike(versioned(ours), versioned(theirs), pairs, theirs.name)
+    columns = [name for name in theirs.columns if name not in theirs.key and name in rights.columns]
     ending = f"_{theirs.name}" if suffix is None else suffix
-    names = [f"{name}{ending}" if name in ours.schema.names else name for name in columns]
-    check_once([*ours.schema.names, *names])
+    names = [f"{name}{ending}" if name in ours.columns else name for name in columns]
+    check_once([*ours.columns, *names])
     build.add(
         Operator(
             "join_tables", inputs=2, windowed=False, output="changes",
@@ -203,8 +208,8 @@ def _joined(lefts: DataFrame, rights: DataFrame, join: JoinTables) -> DataFrame:
     )  # fmt: skip
 
 
-def _newest(rows: DataFrame, settings: TopicSettings) -> Newest:
+def _newest(rows: DataFrame, table: Described) -> Newest:
     from penstock.flow.buckets import arrow_schema
 
-    columns = [name for name in settings.schema.names if name in rows.columns]
-    return Newest(settings.key, tuple(columns), arrow_schema(rows, columns))
+    columns = [name for name in table.columns if name in rows.columns]
+    return Newest(table.key, tuple(columns), arrow_schema(rows, columns))

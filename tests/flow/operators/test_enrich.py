@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from tests.flow.operators.versions_world import EVENTS, TABLE, VERSIONS, Given, table, version_at, worlds
 
 from penstock.flow.enrich import Enrich
+from penstock.flow.output import diverted
 from penstock.flow.pages import MemoryPages, Pages
 
 thorough = settings(max_examples=300, deadline=None)
 
 
-def kernel(*, wait: int = 0, drops: bool = False, latest: bool = False) -> Enrich:
+def kernel(*, wait: int = 0, diverts: str | None = None, latest: bool = False) -> Enrich:
     return Enrich(
-        ("user",), ("id",), None if latest else "at", ("name",), ("name",), wait, drops, EVENTS, TABLE
+        ("user",), ("id",), None if latest else "at", ("name",), ("name",), wait, diverts, EVENTS, TABLE
     )
 
 
@@ -38,23 +39,53 @@ def run(
     return out, state, store
 
 
-def expected(found: list[Given], *, wait: int, drops: bool) -> Counter[Any]:
+def expected(found: list[Given], *, wait: int) -> Counter[Any]:
     versions = [row for batch in found for row in batch.versions]
     wanted: Counter[Any] = Counter()
     for event in (event for batch in found for event in batch.events):
         moments = range(event["at"], event["at"] + wait + 1)
         met = ((moment, version_at(versions, event["user"], moment)) for moment in moments)
         due, row = next(((m, row) for m, row in met if row), (event["at"] + wait, None))
-        if due <= found[-1].watermark and not (drops and row is None):
+        if due <= found[-1].watermark:
             wanted[event["n"], row and row["name"], row and row["_offset"]] += 1
     return wanted
 
 
 @thorough
-@given(found=worlds(), wait=st.sampled_from([0, 3, 7]), drops=st.booleans())
-def test_each_event_meets_the_version_valid_at_its_time(found: list[Given], wait: int, drops: bool) -> None:
-    out, _, _ = run(kernel(wait=wait, drops=drops), found)
-    assert Counter(row for rows in out for row in rows) == expected(found, wait=wait, drops=drops)
+@given(found=worlds(), wait=st.sampled_from([0, 3, 7]))
+def test_each_event_meets_the_version_valid_at_its_time(found: list[Given], wait: int) -> None:
+    out, _, _ = run(kernel(wait=wait), found)
+    assert Counter(row for rows in out for row in rows) == expected(found, wait=wait)
+
+
+def test_an_event_without_a_row_says_what_becomes_of_it() -> None:
+    enrich = kernel(diverts="no row in users")
+    events = [
+        {
+            "user": user, "n": user, "at": 5, "_watermark": 1, "_topic": "clicks", "_partition": 0,
+            "_offset": user,
+        }
+        for user in (1, 2)
+    ]  # fmt: skip
+    versions = [
+        {
+            "id": 1, "name": "Ann", "_from": 0, "_timestamp": 0, "_partition": 0, "_offset": 0,
+            "_deleted": False,
+        }
+    ]  # fmt: skip
+    pages = Pages(MemoryPages(), enrich.versions, enrich.key)
+    new = table(events, enrich.rows), table(versions, VERSIONS)
+    rows, late = diverted(enrich.step(None, (pages,), new, 5).output)
+    assert rows.column("name").to_pylist() == ["Ann"]
+    assert late is not None
+    (said,) = late.to_pylist()
+    assert (said["row"]["n"], said["reason"], said["topic"], said["offset"]) == (
+        2,
+        "no row in users",
+        "clicks",
+        2,
+    )
+    assert said["window_end"] is None
 
 
 @thorough
