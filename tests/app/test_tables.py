@@ -17,6 +17,8 @@ from tests.flow.world import app_at
 import penstock as ps
 from penstock.app.table import AppTable, declared_table
 from penstock.clock import ManualClock
+from penstock.flow import history
+from penstock.flow.offset import Offset, Point
 from penstock.log import maintenance, versions
 from penstock.log.embedded import EmbeddedLog
 
@@ -172,6 +174,18 @@ def test_compaction_takes_only_what_was_replaced_longer_than_the_history(
     for partition in range(2):
         _compacted(app.log.port, table.name, partition)
     assert (names(table.current()), *(names(table.as_of(moment)) for moment in moments)) == seen
+
+
+def test_what_compaction_has_taken_is_known(app: ps.App, clock: ManualClock) -> None:
+    table = app.table("users", SCHEMA, key="id", event_time="at", durability="os", history="1 day")
+    for seconds in range(3):
+        table.upsert({"id": 1, "name": "Ann", "at": at(seconds)})
+    clock.advance(2 * DAY_S)
+    read = [Offset(Point({"users": (0,)}), Point({"users": (3,)}))]
+    assert history.compacted(app.log, read) == ""
+    assert isinstance(app.log.port, EmbeddedLog)
+    assert _compacted(app.log.port, "users", 0) == 2
+    assert history.compacted(app.log, read) == 'compaction has removed 2 older records of "users"'
 
 
 def test_a_table_without_a_key_is_refused(app: ps.App) -> None:

@@ -102,7 +102,8 @@ def test_each_event_meets_the_version_valid_at_its_time(
 def changes_of(known: list[Version]) -> list[tuple[str, Any, Any]]:
     """One by one as they came: a version that begins before the newest one changes nothing."""
     found: list[tuple[str, Any, Any]] = []
-    row = begun = None
+    row: Any = None
+    begun: int | None = None
     for version in known:
         if begun is not None and version.start < begun:
             continue

@@ -95,6 +95,23 @@ def gone(log: Log, past: Sequence[Offset]) -> str:
     return ""
 
 
+def compacted(log: Log, past: Sequence[Offset]) -> str:
+    """What compaction has taken of the input of these batches, in words; empty if nothing.
+
+    Where offsets have gaps for other reasons, as on Kafka, it says more than it knows: ask it about what is
+    not as it was.
+    """
+    for topic, ends in past[-1].end.ends.items() if past else ():
+        if not log.port.settings(topic).compacted:
+            continue
+        starts = past[0].start.ends[topic]
+        for partition, (start, end) in enumerate(zip(starts, ends, strict=False)):
+            there = sum(len(batch) for batch in log.port.read(topic, partition, start, until=end))
+            if there < end - start:
+                return f'compaction has removed {end - start - there} older records of "{topic}"'
+    return ""
+
+
 def batches(log: Log, topic: str, *, number_max: int | None = None) -> list[Offset]:
     """The batches that read something or moved the clock, oldest first."""
     found: list[Offset] = []
