@@ -30,8 +30,8 @@ def app(home: Path) -> ps.App:
 
 @pytest.mark.timeout(600)
 def test_events_and_tables_meet_as_they_should(app: ps.App, spark: SparkSession) -> None:
-    clicks = app.topic("clicks", "user_id INT, n BIGINT, at TIMESTAMP", event_time="at", lateness=0)
-    users = app.table("users", "id BIGINT, age BIGINT, at TIMESTAMP", key="id", event_time="at", lateness=0)
+    clicks = app.topic("clicks", "user_id INT, n BIGINT, at TIMESTAMP", event_time="at", lateness=20)
+    users = app.table("users", "id BIGINT, age BIGINT, at TIMESTAMP", key="id", event_time="at", lateness=20)
     orders = app.table("orders", "order_id BIGINT, user_id BIGINT, city STRING", key="order_id", lateness=0)
     cities = app.table("cities", "city STRING, country STRING", key="city", lateness=0)
 
@@ -92,7 +92,7 @@ def refusals(app: ps.App) -> dict[str, tuple[Callable[[], Any], str]]:
     pairs = app.table("pairs", "a BIGINT, b BIGINT, user_id STRING", key=["a", "b"])
     stream = clicks.stream
     return {
-        "no table": (lambda: ps.enrich(stream(), clicks, on="user_id"), "clicks is no table"),
+        "no table": (lambda: ps.enrich(stream(), clicks, on="user_id"), '"clicks" is no table'),
         "no column": (lambda: ps.enrich(stream(), users, on="user_ids"), 'no column "user_ids"'),
         "no key": (lambda: ps.enrich(stream(), users, on={"user_id": "name"}), "not in the key"),
         "part of a key": (lambda: ps.enrich(stream(), pairs, on={"user_id": "a"}), "key of table"),
@@ -119,10 +119,14 @@ def refusals(app: ps.App) -> dict[str, tuple[Callable[[], Any], str]]:
 def test_wrong_definitions_are_refused_with_the_place_and_the_reason(
     app: ps.App, spark: SparkSession
 ) -> None:
+    other = {}
     for name, (function, reason) in refusals(app).items():
         app.definitions.clear()
         app.stream(name="wrong")(function)
-        with pytest.raises(ps.BadDefinition) as refused:
+        try:
             Graph(app, spark).analyse()
-        assert reason in str(refused.value), name
-        assert refused.value.file == __file__, name
+            other[name] = "it was taken"
+        except ps.BadDefinition as refused:
+            if reason not in str(refused) or refused.file != __file__:
+                other[name] = str(refused)
+    assert other == {}

@@ -49,7 +49,7 @@ def described(table: Table) -> Described:
             if settings.compacted or is_view:
                 return Described(name, settings.key, own, settings.event_time, is_view)
     raise BadDefinition(
-        f"{name or table!r} is no table.", hint='declare one: app.table("users", "id BIGINT, …", key="id")'
+        f'"{name or table}" is no table.', hint='declare one: app.table("users", "id BIGINT, …", key="id")'
     )
 
 
