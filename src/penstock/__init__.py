@@ -71,7 +71,11 @@ if TYPE_CHECKING:
     from penstock.flow.pattern import pattern as pattern
     from penstock.flow.relations import join_within as join_within
     from penstock.flow.searching import search as search
+    from penstock.flow.snapshots import differentiate as differentiate
+    from penstock.flow.snapshots import integrate as integrate
     from penstock.flow.source import LogSource as LogSource
+    from penstock.flow.tables import enrich as enrich
+    from penstock.flow.tables import join_tables as join_tables
     from penstock.flow.windows import hopping as hopping
     from penstock.flow.windows import session as session
     from penstock.flow.windows import sliding as sliding
@@ -101,6 +105,10 @@ _HOMES = {
     "any_of": "penstock.flow.pattern",
     "step": "penstock.flow.expressions",
     "search": "penstock.flow.searching",
+    "differentiate": "penstock.flow.snapshots",
+    "integrate": "penstock.flow.snapshots",
+    "enrich": "penstock.flow.tables",
+    "join_tables": "penstock.flow.tables",
     "tumbling": "penstock.flow.windows",
     "hopping": "penstock.flow.windows",
     "sliding": "penstock.flow.windows",
@@ -182,9 +190,13 @@ __all__ = [
     "corrected_time",
     "count",
     "deduplicate",
+    "differentiate",
+    "enrich",
     "first",
     "hopping",
     "in_order",
+    "integrate",
+    "join_tables",
     "join_within",
     "last",
     "latest",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.app.graph import Graph
     from penstock.app.reading import Rows
+    from penstock.app.table import AppTable
     from penstock.app.verify import Verified
     from penstock.follow.store import Store
 
@@ -157,11 +158,40 @@ class App:
         columns = key if isinstance(key, str) else list(key)
         wanted = declared_settings(name, schema, key=columns, event_time=event_time, **options)
         found = AppTopic(self, wanted, record_type=schema if isinstance(schema, type) else None)
-        with self._opening:
-            self.topics[name] = found
-            if self._log is not None:
-                _create(self._log, wanted)
+        self._declare(found)
         return found
+
+    def table(
+        self,
+        name: str,
+        schema: Declared,
+        *,
+        key: str | Sequence[str] = (),
+        event_time: str | None = None,
+        history: str | float = "7 days",
+        **options: Any,
+    ) -> AppTable:
+        """Declare a table: rows by `key`, each valid from its `event_time` until the next of its key.
+
+        `history`: compaction leaves a version so long after it was replaced, for `as_of` and `ps.enrich`.
+        `options` are those of a topic.
+        """
+        from penstock.app.table import AppTable, declared_table
+
+        self._claim(name)
+        columns = [key] if isinstance(key, str) else list(key)
+        wanted = declared_table(
+            name, schema, key=columns, event_time=event_time, history=history, options=options
+        )
+        found = AppTable(self, wanted, record_type=schema if isinstance(schema, type) else None)
+        self._declare(found)
+        return found
+
+    def _declare(self, topic: AppTopic) -> None:
+        with self._opening:
+            self.topics[topic.name] = topic
+            if self._log is not None:
+                _create(self._log, topic.declared)
 
     def view(self, *, key: str | Sequence[str], name: str | None = None) -> Callable[[Function], View]:
         """Decorate a function that returns a DataFrame: its result is kept current, one row per `key`."""

@@ -116,12 +116,20 @@ def together_in_buckets(
 
     The number of buckets is part of the state: a query that goes on from a checkpoint needs the same one.
     """
+    processor = Bucket(step, tuple(each.rows for each in inputs))
+    return processed(inputs, processor, output=output, buckets=buckets)
+
+
+def processed(
+    inputs: Sequence[Input], processor: StatefulProcessor, *, output: pa.Schema, buckets: int = BUCKETS
+) -> DataFrame:
+    """What a processor of packed rows makes of several inputs."""
     if buckets < 1:
         raise BadOption(f"{buckets} buckets are too few.", hint=f"{BUCKETS} is usual")
     packed = [_packed(number, each, buckets) for number, each in enumerate(inputs)]
     united = reduce(lambda one, other: one.union(other), packed)
     emitted = united.groupBy(_BUCKET).transformWithStateInPandas(
-        _Bucket(step, tuple(each.rows for each in inputs)), f"{_ROWS} BINARY", "Append", "EventTime"
+        processor, f"{_ROWS} BINARY", "Append", "EventTime"
     )
     places = pa.schema([field.with_name(_place(number)) for number, field in enumerate(output)])
     return emitted.mapInArrow(_unpacked, from_arrow_schema(places)).toDF(*output.names)
@@ -201,10 +209,10 @@ def _from_one(packed: Any) -> Tables:
     return tuple(from_bytes(each.as_buffer()) for each in from_bytes(packed)[_ROWS])
 
 
-class _Bucket(StatefulProcessor):
+class Bucket(StatefulProcessor):
     """One bucket's state: its tables, and the timer that is set for it."""
 
-    def __init__(self, step: Step, schemas: tuple[pa.Schema, ...]) -> None:
+    def __init__(self, step: Callable[..., SteppedTables], schemas: tuple[pa.Schema, ...]) -> None:
         self._step = step
         self._schemas = schemas
 
@@ -236,10 +244,13 @@ class _Bucket(StatefulProcessor):
         stored = self._state.get() if self._state.exists() else None
         state = _from_one(stored[0]) if stored else None
         # Spark's time is in milliseconds, and so is its rule for what is late: all up to this moment.
-        stepped = self._step(state, new, times.getCurrentWatermarkInMs() * 1_000)
+        stepped = self._stepped(state, new, times.getCurrentWatermarkInMs() * 1_000)
         self._keep(stepped, set_ms=stored[1] if stored else None, fired_ms=fired_ms)
         if len(stepped.output):
             yield pd.DataFrame({_ROWS: [to_bytes(stepped.output)]})
+
+    def _stepped(self, state: Tables | None, new: Tables, watermark_us: int) -> SteppedTables:
+        return self._step(state, new, watermark_us)
 
     def _keep(self, stepped: SteppedTables, *, set_ms: int | None, fired_ms: int | None) -> None:
         wake_ms = None if stepped.wake_us is None else -(-stepped.wake_us // 1_000)

@@ -52,9 +52,10 @@ TIME_MARK = "penstock.time"
 class ReadTogether(Exception):
     """The definition reads these groups of topics, and they must come from one source: build it again."""
 
-    def __init__(self, groups: tuple[tuple[str, ...], ...]) -> None:
+    def __init__(self, groups: tuple[tuple[str, ...], ...], tables: frozenset[str] = frozenset()) -> None:
         super().__init__(groups)
         self.groups = groups
+        self.tables = tables
 
 
 class AnotherClock(Exception):
@@ -89,6 +90,7 @@ class Operator:
     again_by: str | None = None  # the column that tells a row which a state built anew gives once more
     late_rows: DataFrame | None = None  # in mode "odd": the (row, window) pairs it leaves out
     aside: Aside | None = None
+    whole: DataFrame | None = None  # what the definition must return as it is: rows in it are not its own
     not_verifiable: str | None = None
     approximate: Mapping[str, float] = field(default_factory=dict)
     means: str = ""  # what it computes, where that is not in Spark's plan
@@ -110,6 +112,7 @@ class Build:
     undated: bool = False  # without state, event times do not matter: every record counts
     source: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)  # one, shared by all who read it
     groups: tuple[tuple[str, ...], ...] = ()  # of topics, where several are read together
+    tables: frozenset[str] = frozenset()  # topics that are read as versions of a table's rows
     together: DataFrame | None = None  # the source of all groups
     columns: frozenset[str] | None = None  # of the source; None for all
     batches: Sequence[Offset] = ()
@@ -191,10 +194,21 @@ def _called(function: Callable[[], Any], build: Build) -> DataFrame:
         while True:
             try:
                 result: DataFrame = function()
+                _check_whole(build, result)
                 return result
             except ReadTogether as asked:
                 build.clear()
                 build.groups = asked.groups
+                build.tables |= asked.tables
+
+
+def _check_whole(build: Build, result: DataFrame) -> None:
+    for operator in build.operators:
+        if operator.whole is not None and operator.whole is not result:
+            raise BadDefinition(
+                f"rows that ps.{operator.name} diverts would be lost in what follows it.",
+                hint="return its result as it is, and go on in a definition of its own",
+            )
 
 
 def _check_one_source(build: Build, scans: int) -> None:
@@ -234,6 +248,28 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
             raise ReadTogether((*(build.groups or build.source), wanted))
         build.source[wanted] = _group(build, wanted) if build.groups else _opened(build, wanted)
     return build.source[wanted]
+
+
+def table_of(topic: str) -> DataFrame:
+    """A table's records, every one of them: its own columns as they are stored, and the system's in sight."""
+    from pyspark.sql import functions as F
+
+    build = current()
+    wanted = (topic,)
+    if wanted not in build.groups or topic not in build.tables:
+        groups = build.groups or tuple(build.source)
+        raise ReadTogether(groups if wanted in groups else (*groups, wanted), frozenset({topic}))
+    stream_of(wanted)
+    assert build.together is not None
+    number, names = build.groups.index(wanted), build.log.port.settings(topic).stored.names
+    sources = {name: column_of(number, name) for name in names} | {name: name for name in HIDDEN}
+    return build.together.filter(F.col("_topic") == topic).select(
+        *(
+            F.col(f"`{source}`").alias(name)
+            for name, source in sources.items()
+            if source in build.together.columns
+        )
+    )
 
 
 def records(build: Build, topics: Sequence[str], clock: Clock) -> DataFrame:
@@ -395,6 +431,7 @@ def _options(build: Build, topics: Sequence[str]) -> dict[str, str]:
         "home": build.home,
         "topics": ",".join(topics),
         "groups": ";".join(map(",".join, build.groups)),
+        "tables": ",".join(sorted(build.tables)),
         "clock": build.clock,
         "time": build.time or "",
         "rows_max": str(build.rows_max or _ROWS_MAX),

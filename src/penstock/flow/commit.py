@@ -131,12 +131,18 @@ class Committer:
         if self._is_stored(spark_batch, planned.batch):
             run()
             return
-        found = {name: self._new(name, table) for name, table in tables().items()}
+        split = {name: outputs.diverted(self._new(name, table)) for name, table in tables().items()}
+        found = {name: table for name, (table, _) in split.items()}
+        diverted = {name: late for name, (_, late) in split.items() if late is not None}
         known = self.position.batch if self.position else None
         has_input = known is None or planned.batch.end != known.end
-        if not has_input and not any(table.num_rows for table in found.values()):
+        if not has_input and not any(table.num_rows for table in (*found.values(), *diverted.values())):
             return  # Spark only closed what had come out before
-        late = self._late_table(planned.batch) if has_input else {}
+        late = dict(self._late_table(planned.batch)) if has_input else {}
+        for name, rows in diverted.items():
+            late[name] = (
+                pa.concat_tables([late[name], rows.cast(late[name].schema)]) if name in late else rows
+            )
         self._store(
             spark_batch, planned, found, late, rows=planned.batch.rows if has_input else 0, began=began
         )

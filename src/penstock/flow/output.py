@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import BadDefinition, SeveralRowsPerKey
 from penstock.flow.aggregate import REVISION
 from penstock.flow.build import HIDDEN
+from penstock.flow.enrich import DIVERTED
 from penstock.flow.offset import NEVER_US
+from penstock.flow.ordering import groups
 from penstock.schema import RecordSchema, did_you_mean
 
 if TYPE_CHECKING:
@@ -92,7 +95,7 @@ def flat_key(key: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
 
 def own_columns(columns: pa.Schema) -> pa.Schema:
     """The user's columns of a result, all nullable: a delete or a note of progress fills none."""
-    own = [field.with_nullable(True) for field in columns if field.name not in (REVISION, "_op")]
+    own = [field.with_nullable(True) for field in columns if field.name not in (REVISION, "_op", DIVERTED)]
     for field in own:
         if field.name.startswith("_"):
             raise BadDefinition(
@@ -104,7 +107,9 @@ def own_columns(columns: pa.Schema) -> pa.Schema:
 
 def changes(output: Output, table: pa.Table, *, number: int, closed_us: int) -> pa.Table:
     """The changelog records of one batch. At least one, so that followers hear of every batch."""
-    if "_op" not in table.column_names:
+    if "_op" in table.column_names:
+        table = _consolidated(output, table)
+    else:
         _check_one_row_per_key(output, table)
     rows = table.num_rows
     closed = pa.array([None if closed_us == NEVER_US else closed_us], pa.int64()).cast(_TIMESTAMP)
@@ -123,6 +128,22 @@ def changes(output: Output, table: pa.Table, *, number: int, closed_us: int) -> 
     return pa.table([*own, *marks], schema=output.schema.arrow)
 
 
+def _consolidated(output: Output, table: pa.Table) -> pa.Table:
+    """One change for each key: what leaves one place for another is there; retractions come first."""
+    deleted = pc.equal(table["_op"], "d")
+    upserts, deletes = table.filter(pc.invert(deleted)), table.filter(deleted)
+    _check_one_row_per_key(output, upserts)
+    if not deletes.num_rows:
+        return upserts
+    keys = list(output.key)
+    both = pa.concat_tables([deletes.select(keys), upserts.select(keys)])
+    codes = groups(both, keys)
+    gone, there = codes[: deletes.num_rows], codes[deletes.num_rows :]
+    _, first = np.unique(gone, return_index=True)
+    once = np.isin(np.arange(len(gone)), first) & ~np.isin(gone, there)
+    return pa.concat_tables([deletes.filter(pa.array(once)), upserts])
+
+
 def _check_one_row_per_key(output: Output, table: pa.Table) -> None:
     keys = table.select(list(output.key))
     if keys.num_rows != keys.group_by(list(output.key)).aggregate([]).num_rows:
@@ -134,6 +155,15 @@ def closed_us(log: Log, view: str) -> int:
     newest = last_record(log.port, view, 0)
     found: int | None = newest.column("_closed").cast(pa.int64())[0].as_py() if newest else None
     return NEVER_US if found is None else found
+
+
+def diverted(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+    """The rows of a result, and the late pairs that an operator has put among them."""
+    if DIVERTED not in table.column_names:
+        return table, None
+    said = table[DIVERTED].combine_chunks()
+    late = pa.Table.from_batches([pa.RecordBatch.from_struct_array(said.drop_null())])
+    return table.filter(said.is_null()).drop_columns([DIVERTED]), late
 
 
 def late_schema(columns: pa.Schema) -> RecordSchema:

@@ -45,7 +45,7 @@ def search(stream: DataFrame, *, queries: Queries, fields: Sequence[str], query:
     settings = build.log.port.settings(queries.name)
     if not settings.compacted:
         raise BadDefinition(
-            f'"{queries.name}" is no table.', hint='declare it with cleanup="compact" and a key: key="id"'
+            f'"{queries.name}" is no table.', hint='declare it: app.table("searches", "…", key="id")'
         )
     wanted = Search(tuple(settings.key), tuple(fields), query)
     operator = Operator("search", inputs=2, windowed=False, output="append", means=repr(wanted))

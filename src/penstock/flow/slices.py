@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -92,15 +92,20 @@ def read_slice(
     names: Mapping[str, str] | None = None,
     odd: bool,
     undated: bool = False,
+    tables: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Its records with the system columns that `schema` asks for.
 
     `names`: the topic's columns by the names that `schema` has for them; those of other topics are NULL.
     `odd`: only those behind the watermark or without a usable event time (`_time_usable` tells which);
-    otherwise only those with one, or with `undated` all of them.
+    otherwise only those with one, or with `undated` all of them. Of `tables`, all are read, and none is odd.
     """
     for batch in _joined(log.port.read(piece.topic, piece.partition, piece.start, until=piece.end)):
-        yield _prepared(log, piece, batch, schema, names=names, odd=odd, undated=undated)
+        if piece.topic in tables and odd:
+            return
+        yield _prepared(
+            log, piece, batch, schema, names=names, odd=odd, undated=undated, is_table=piece.topic in tables
+        )
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -129,10 +134,13 @@ def _prepared(
     names: Mapping[str, str] | None,
     odd: bool,
     undated: bool,
+    is_table: bool = False,
 ) -> pa.RecordBatch:
     times, usable = event_times(log.port.settings(piece.topic), batch, piece.clock)
     met = _watermarks(piece, batch)
-    keep = ~usable | (times <= met) if odd else usable | undated
+    keep = ~usable | (times <= met) if odd else usable | undated | is_table
+    if is_table:  # what has no usable time there must not move Spark's watermark, and be no NULL either
+        times = np.where(usable, times, met)
     whole = _with_system_columns(batch, schema, piece, names=names, times=times, usable=usable, met=met)
     return whole if keep.all() else whole.filter(pa.array(keep))
 

@@ -9,7 +9,7 @@ Definitions say more: `clock`, `time` (name of the time column), `tasks`, `settl
 A batch read of theirs is of exactly the offsets in `batches` (a JSON list), or of those recorded in the topic
 `history` up to batch `number_max`. With `gather`, rows are events that were added up (see gather.py). With
 `groups` ("clicks;views,visits": topics that are read apart), each group has columns of its own, which are
-NULL in the records of the others.
+NULL in the records of the others. Of `tables` among the topics, records without a usable time count too.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ class _Reading:
         self.undated = options.get("undated", "true") == "true"
         self.gather = options.get("gather")
         self.groups = _groups(options)
+        self.tables = frozenset(options.get("tables", "").split(",")) - {""}
         self.schema = schema
 
     def ranges(self, past: Sequence[Offset], steps: Steps | None = None) -> list[_Range]:
@@ -178,7 +179,9 @@ class _Reading:
     def _records(self, log: Log, piece: slices.Slice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if not self.gather:
             names = self._names(log, piece.topic) if self.groups else None
-            return slices.read_slice(log, piece, schema, names=names, odd=self.odd, undated=self.undated)
+            return slices.read_slice(
+                log, piece, schema, names=names, odd=self.odd, undated=self.undated, tables=self.tables
+            )
         gather = Gather.from_json(self.gather)
         wanted = gather.reads(source_schema(log, self.scan))
         return gather.gathered(slices.read_slice(log, piece, wanted, odd=False), schema)

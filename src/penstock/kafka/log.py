@@ -245,6 +245,7 @@ class KafkaLog:
             "retention.ms": str(-1 if settings.retention_ms is None else settings.retention_ms),
             "retention.bytes": str(-1 if settings.retention_bytes is None else settings.retention_bytes),
             "delete.retention.ms": str(settings.tombstone_ms),
+            "min.compaction.lag.ms": str(settings.history_ms or 0),
             "segment.bytes": str(max(settings.segment_bytes, _SEGMENT_BYTES_MIN)),
             "segment.ms": str(settings.segment_ms),
             "max.message.bytes": str(2 * settings.record_bytes_max + _OVERHEAD_BYTES),

@@ -1,8 +1,11 @@
 """Which records of a compacted topic are still worth keeping: the latest of every key.
 
 Offsets stay as they are. A delete is kept for a while, so that every follower sees it,
-and then goes too. Only keys are held in memory (24 bytes each, up to a bound): when there
+and then goes too. Only keys are held in memory (32 bytes each, up to a bound): when there
 are more, the oldest segments are compacted among themselves and the rest another time.
+
+Where a topic has a history, it is a table: the latest record of a key is the one with the highest event
+time, and what was appended within that time stays, with all that it has replaced only since.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.log import keys
+from penstock.log import keys, versions
 from penstock.log.manifest import SegmentEntry
 from penstock.log.partition import Partition
 from penstock.log.settings import TopicSettings
@@ -23,7 +26,7 @@ _KEYS_MAX = 4_000_000
 _DIRTY_SHARE_MIN = 0.5
 
 Latest = npt.NDArray[np.void]
-_KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<i8")])
+_KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("version_us", "<i8"), ("offset", "<i8")])
 
 
 def is_worthwhile(entries: tuple[SegmentEntry, ...]) -> bool:
@@ -42,6 +45,7 @@ class Plan:
     covered: tuple[SegmentEntry, ...]
     offsets: npt.NDArray[np.int64]  # of the latest record of each key, sorted
     deletes_before_us: int
+    settled_before_us: int | None = None  # of a table: only what was appended by then is replaced
 
     def kept(self) -> Iterator[pa.RecordBatch]:
         for entry in self.covered:
@@ -51,41 +55,52 @@ class Plan:
     def _keeps(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         latest = np.isin(batch.column("_offset").to_numpy(), self.offsets, assume_unique=True)
         deleted = batch.column("_deleted").to_numpy(zero_copy_only=False)
-        old = batch.column("_timestamp").cast(pa.int64()).to_numpy() < self.deletes_before_us
-        keeps: npt.NDArray[np.bool_] = latest & ~(deleted & old)
-        return keeps
+        appended = batch.column("_timestamp").cast(pa.int64()).to_numpy()
+        keeps: npt.NDArray[np.bool_] = latest & ~(deleted & (appended < self.deletes_before_us))
+        return keeps if self.settled_before_us is None else keeps | (appended >= self.settled_before_us)
 
 
 def plan(
     partition: Partition, settings: TopicSettings, entries: tuple[SegmentEntry, ...], *, now_us: int
 ) -> Plan:
     latest = np.empty(0, dtype=_KEY)
+    settled_us = None if settings.history_ms is None else now_us - settings.history_ms * 1_000
     covered: list[SegmentEntry] = []
     for entry in entries:
         if covered and len(latest) + entry.rows > _KEYS_MAX:
             break
         for batch in _read(partition, settings, entry):
-            latest = _merged(latest, _keyed(batch, settings.key))
+            latest = _merged(latest, _keyed(batch, settings, settled_us))
         covered.append(entry)
     offsets = np.sort(latest["offset"])
     # While there is something older, in an archive, a delete must stay: it may be what hides it.
     oldest = not entries or entries[0].base == partition.manifest().start
     deletes_before_us = now_us - settings.tombstone_ms * 1_000 if oldest else 0
-    return Plan(partition, settings, tuple(covered), offsets, deletes_before_us)
+    return Plan(partition, settings, tuple(covered), offsets, deletes_before_us, settled_us)
 
 
-def _keyed(batch: pa.RecordBatch, key: tuple[str, ...]) -> Latest:
-    digests = keys.key_digests(batch, key)
+def _keyed(batch: pa.RecordBatch, settings: TopicSettings, settled_us: int | None) -> Latest:
+    if settled_us is not None:
+        batch = batch.filter(pa.array(batch.column("_timestamp").cast(pa.int64()).to_numpy() < settled_us))
+    digests = keys.key_digests(batch, settings.key)
     keyed = np.empty(batch.num_rows, dtype=_KEY)
     keyed["high"], keyed["low"] = digests[:, 0], digests[:, 1]
+    keyed["version_us"] = _versions(batch, settings)
     keyed["offset"] = batch.column("_offset").to_numpy()
     return keyed
+
+
+def _versions(batch: pa.RecordBatch, settings: TopicSettings) -> npt.NDArray[np.int64]:
+    """What decides before the offset: the event time, in a table that has one."""
+    if settings.history_ms is None or settings.event_time is None:
+        return np.zeros(batch.num_rows, np.int64)
+    return versions.starts(batch, settings)
 
 
 def _merged(known: Latest, newer: Latest) -> Latest:
     """The last offset of every key of both."""
     both = np.concatenate([known, newer])
-    both = both[np.argsort(both, order=("high", "low", "offset"))]
+    both = both[np.argsort(both, order=("high", "low", "version_us", "offset"))]
     last = np.ones(len(both), dtype=bool)
     last[:-1] = (both["high"][1:] != both["high"][:-1]) | (both["low"][1:] != both["low"][:-1])
     return both[last]

@@ -20,7 +20,7 @@ from penstock.schema import RecordSchema
 
 Declared = str | type | RecordSchema | Any
 HOME = ".penstock"
-_DURATIONS = ("retention", "lateness", "idle_after", "ahead")
+_DURATIONS = ("retention", "history", "lateness", "idle_after", "ahead")
 
 
 def home_of(home: str | Path | None = None) -> Path:

@@ -26,6 +26,7 @@ _NUMBERS = (
     "retention_ms",
     "retention_bytes",
     "tombstone_ms",
+    "history_ms",
     "segment_bytes",
     "segment_ms",
     "record_bytes_max",
@@ -69,6 +70,7 @@ class TopicSettings:
     retention_ms: int | None = None
     retention_bytes: int | None = None
     tombstone_ms: int = 86_400_000
+    history_ms: int | None = None  # of a table: compaction leaves a version so long after it was replaced
     segment_bytes: int = 64 << 20
     segment_ms: int = 7 * 86_400_000
     record_bytes_max: int = 1 << 20
@@ -103,7 +105,7 @@ class TopicSettings:
     def _check_numbers(self) -> None:
         for name in _NUMBERS:
             value = getattr(self, name)
-            if value is None and name.startswith("retention"):
+            if value is None and name.startswith(("retention", "history")):
                 continue
             if not isinstance(value, int) or value < 0:
                 raise BadOption(f"{name}={value!r}.", hint="give a whole number that is not negative")

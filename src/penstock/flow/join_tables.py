@@ -1,0 +1,175 @@
+"""Two tables joined, and kept so: what a batch changes in either comes out as changes of the joined rows.
+
+Two steps. `Moves` follows the left table by its own key: where the row was that a record replaces, and where
+the new one belongs. `JoinTables` holds, by the right table's key, the left rows that refer to it and the
+right row itself. Rows that leave come out as "d", all that came or changed as "u"; a row that leaves one key
+for another does both in one batch, and is stored as one change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow import ordering
+from penstock.flow.ordering import Ints
+from penstock.flow.stepped import SteppedTables
+from penstock.flow.table_changes import Newest
+from penstock.flow.versions import DELETED, spans
+from penstock.log import versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.flow.pages import Pages
+
+How = Literal["inner", "left"]
+OP = pa.field("_op", pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Of the left table in a batch: the rows that are no more where they were ("d"), and new ones ("u")."""
+
+    newest: Newest
+    on: tuple[str, ...]
+
+    @property
+    def output(self) -> pa.Schema:
+        return pa.schema([*(self.newest.versions.field(name) for name in self.newest.columns), OP])
+
+    def step(
+        self,
+        state: tuple[pa.Table, ...] | None,
+        pages: tuple[Pages, ...],
+        new: tuple[pa.Table, ...],
+        watermark_us: int,
+    ) -> SteppedTables:
+        found = self.newest.effective(pages[0], new[0], watermark_us)
+        deleted = found.rows[DELETED].to_numpy()
+        before = found.rows.filter(pa.array(found.old & ~deleted & ~versions.newest(found.codes)))
+        after = found.rows.filter(pa.array(~found.old & ~deleted & versions.newest(found.codes)))
+        # One that stays where it was is replaced there.
+        stays = _in(before, after, tuple(dict.fromkeys([*self.newest.key, *self.on])))
+        parts = [_marked(before.filter(pa.array(~stays)), "d"), _marked(after, "u")]
+        return SteppedTables((), pa.concat_tables([part.select(self.output.names) for part in parts]), None)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTables:
+    """`step` is all it does. `pages`: the left rows by `on`, and the right ones."""
+
+    on: tuple[str, ...]  # of the left table
+    left: Newest
+    right: Newest
+    columns: tuple[str, ...]  # of the right table
+    names: tuple[str, ...]  # under which they come out
+    how: How
+
+    @property
+    def moves(self) -> Moves:
+        return Moves(self.left, self.on)
+
+    @property
+    def lefts(self) -> pa.Schema:
+        return pa.schema([self.left.versions.field(name) for name in self.left.columns])
+
+    @property
+    def output(self) -> pa.Schema:
+        added = [
+            self.right.versions.field(column).with_name(name)
+            for column, name in zip(self.columns, self.names, strict=True)
+        ]
+        return pa.schema([*self.lefts, *added, OP])
+
+    def step(
+        self,
+        state: tuple[pa.Table, ...] | None,
+        pages: tuple[Pages, ...],
+        new: tuple[pa.Table, ...],
+        watermark_us: int,
+    ) -> SteppedTables:
+        moved, changed = new
+        touched = [moved.select(list(self.on)), changed.select(list(self.right.key))]
+        known = pages[0].read(touched)
+        were = pages[1].read(touched)
+        found = self.right.effective(pages[1], changed, watermark_us)
+        news = found.rows.filter(pa.array(versions.newest(found.codes) & ~found.old))
+        are = pa.concat_tables([were.filter(pa.array(~_in(were, news, self.right.key))), news])
+        left_out = _in(known, moved, self.left.key)
+        arrived = moved.filter(pc.equal(moved["_op"], "u")).select(self.lefts.names)
+        stayed = known.filter(pa.array(~left_out))
+        pages[0].write(pa.concat_tables([stayed, arrived]), moved.select(list(self.on)))
+        gone = self._joined(known, were).select(list(self.left.key))
+        again = stayed.filter(pa.array(_matches(stayed, self.on, news, self.right.key)))
+        rows = self._joined(pa.concat_tables([again, arrived]), are)
+        kept = _in(gone, self._joined(stayed, are), self.left.key) | _in(gone, rows, self.left.key)
+        return SteppedTables((), self._changes(gone.filter(pa.array(~kept)), rows), None)
+
+    def _joined(self, lefts: pa.Table, rights: pa.Table) -> pa.Table:
+        """The left rows with the right one that each refers to."""
+        rights = rights.filter(pc.invert(rights[DELETED]))
+        codes, theirs = _codes(lefts.select(list(self.on)), rights.select(list(self.right.key)))
+        place = np.full(max(codes.max(initial=-1), theirs.max(initial=-1)) + 2, -1)
+        place[theirs] = np.arange(len(theirs))
+        found = place[codes]
+        if self.how == "inner":
+            lefts, found = lefts.filter(pa.array(found >= 0)), found[found >= 0]
+        met = rights.select(list(self.columns)).take(pa.array(found, pa.int64(), mask=found < 0))
+        columns = [*(lefts[name] for name in self.lefts.names), *met.columns]
+        return pa.Table.from_arrays(columns, names=self.output.names[:-1])
+
+    def _changes(self, gone: pa.Table, rows: pa.Table) -> pa.Table:
+        empty = {field.name: pa.nulls(len(gone), field.type) for field in self.output}
+        keys = dict(zip(gone.column_names, gone.columns, strict=True))
+        deletes = pa.table({**empty, **keys, "_op": pa.array(["d"] * len(gone), pa.string())})
+        found = [deletes.select(self.output.names), _marked(rows, "u")]
+        return pa.concat_tables([table.cast(self.output) for table in found])
+
+
+def _marked(rows: pa.Table, op: str) -> pa.Table:
+    return rows.append_column(OP, pa.array([op] * len(rows), pa.string()))
+
+
+def _codes(ours: pa.Table, theirs: pa.Table) -> tuple[Ints, Ints]:
+    """A number for each key, the same in both."""
+    names = [f"k{number}" for number in range(theirs.num_columns)]
+    theirs = theirs.rename_columns(names)
+    both = pa.concat_tables([ours.rename_columns(names).cast(theirs.schema), theirs]).combine_chunks()
+    codes = ordering.groups(both, names)
+    return codes[: len(ours)], codes[len(ours) :]
+
+
+def _matches(ours: pa.Table, on: tuple[str, ...], theirs: pa.Table, key: tuple[str, ...]) -> Any:
+    codes = _codes(ours.select(list(on)), theirs.select(list(key)))
+    return np.isin(codes[0], codes[1])
+
+
+def _in(ours: pa.Table, theirs: pa.Table, key: tuple[str, ...]) -> Any:
+    """Which of our keys are among theirs."""
+    return _matches(ours, key, theirs, key)
+
+
+def join_batch(left: DataFrame, right: DataFrame, join: JoinTables) -> DataFrame:
+    """The joined rows from batch DataFrames of versions, in Spark SQL alone."""
+    from pyspark.sql import functions as F
+
+    ours, theirs = (
+        spans(rows, list(newest.key)).filter(F.col("_until").isNull() & ~F.col(DELETED))
+        for rows, newest in ((left, join.left), (right, join.right))
+    )
+    ours = ours.select(*(F.col(f"`{name}`").alias(f"l_{name}") for name in join.left.columns))
+    theirs = theirs.select(*(F.col(f"`{name}`").alias(f"r_{name}") for name in join.right.columns))
+    same = F.lit(True)
+    for one, other in zip(join.on, join.right.key, strict=True):
+        same &= F.col(f"`l_{one}`") == F.col(f"`r_{other}`")
+    columns = [F.col(f"`l_{name}`").alias(name, metadata={}) for name in join.left.columns]
+    columns += [
+        F.col(f"`r_{column}`").alias(name, metadata={})
+        for column, name in zip(join.columns, join.names, strict=True)
+    ]
+    return ours.join(theirs, same, join.how).select(*columns, F.lit("u").alias("_op"))

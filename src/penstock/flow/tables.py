@@ -1,0 +1,215 @@
+"""`ps.enrich` and its like: events and tables, tables and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from penstock.clock import duration_ms
+from penstock.errors import BadDefinition, BadOption
+from penstock.flow import build as builds
+from penstock.flow.aggregate import late_rows, time_of, with_system
+from penstock.flow.build import Late, Operator
+from penstock.flow.enrich import ENRICHED_AT, VERSION, Enrich
+from penstock.flow.inputs import in_time
+from penstock.flow.join_tables import How, JoinTables
+from penstock.flow.table_changes import Newest, TableChanges
+from penstock.flow.table_inputs import Described, Table, alike, check_once, described, key_pairs, versioned
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+AsOf = Literal["event time", "latest"]
+_WAIT = "wait "
+
+
+def enrich(
+    events: DataFrame,
+    table: Table,
+    *,
+    on: str | Mapping[str, str],
+    as_of: AsOf = "event time",
+    missing: str = "null",
+    late: Late = "divert",
+    suffix: str | None = None,
+) -> DataFrame:
+    """Each event with the row of `table` that was valid at the event's own time.
+
+    `on`: the event's column that holds the table's key, or a mapping of such columns to the key's. An event
+    comes out once the watermark has reached its time. `missing="wait 30 seconds"`: where there is no row
+    then, the first one that becomes valid within that event time counts. `missing="divert"`: such an event
+    goes to `<name>.late`, and nothing may follow in the same definition. Columns: the event's, the table's
+    (with `suffix` where the name is taken), `version_partition` and `version_offset`: which record of the
+    table that was, NULL for none; with a wait also `enriched_at`, the time at which that was certain.
+
+    `as_of="latest"` takes the newest version known when the batch runs, at once. A replay may give others,
+    and verify cannot tell.
+    """
+    from pyspark.sql import functions as F
+
+    from penstock.flow.enrich import enrich_batch
+
+    build = builds.current()
+    known = described(table)
+    pairs = key_pairs(events.columns, known, on)
+    wait_us = _wait_us(missing, as_of)
+    operator = Operator(
+        "enrich", inputs=2, late=late, span_us=wait_us, windowed=False, output="append",
+        means=repr((known.name, pairs, as_of, missing, suffix)),
+    )  # fmt: skip
+    versions = versioned(known)
+    time = time_of(events)
+    rows, operator.final_by = _events(events, operator, as_of, ENRICHED_AT if wait_us else time)
+    rows, versions = alike(rows, versions, pairs, known.name)
+    kernel = _kernel(events, rows, versions, known, pairs, time, as_of, wait_us, suffix)
+    if missing == "divert":
+        kernel = replace(kernel, diverts=f"no row in {known.name}")
+    if build.mode == "stream":
+        found = _enriched(rows, versions, kernel)
+    elif kernel.time is None:  # never compared: it only has the columns
+        found = enrich_batch(rows, versions, replace(kernel, time=time), closed_us=build.closed_us)
+    else:
+        found = enrich_batch(rows, versions, kernel, closed_us=build.closed_us)
+    column = ENRICHED_AT if wait_us else time
+    found = found.withColumn(column, F.col(f"`{column}`").alias(column, metadata={builds.TIME_MARK: True}))
+    if kernel.diverts:
+        operator.whole = found
+    return found
+
+
+def _events(
+    events: DataFrame, operator: Operator, as_of: AsOf, final_by: str
+) -> tuple[DataFrame, str | None]:
+    """The events that count, and the column by which they come out."""
+    build = builds.current()
+    if as_of == "event time":
+        (rows,) = in_time(build, operator, [events])
+        return rows, final_by
+    operator.not_verifiable = "it joins with what was newest when it ran"
+    build.add(operator)
+    late_rows(build, operator, events, None)
+    return with_system(events), None
+
+
+def _kernel(
+    events: DataFrame, rows: DataFrame, versions: DataFrame, table: Described,
+    pairs: Mapping[str, str], time: str, as_of: AsOf, wait_us: int, suffix: str | None,
+) -> Enrich:  # fmt: skip
+    from penstock.flow.buckets import arrow_schema
+
+    own = [name for name in events.columns if not name.startswith("_")]
+    columns = [n for n in table.columns if n not in table.key and n in versions.columns]
+    ending = f"_{table.name}" if suffix is None else suffix
+    names = [f"{name}{ending}" if name in own else name for name in columns]
+    every = [*own, *names, *VERSION.names, *([ENRICHED_AT] if wait_us else [])]
+    check_once(every)
+    return Enrich(
+        tuple(pairs), tuple(pairs.values()), time if as_of == "event time" else None, tuple(columns),
+        tuple(names), wait_us, diverts=None, events=arrow_schema(rows, own),
+        table=arrow_schema(versions, [*pairs.values(), *columns]),
+    )  # fmt: skip
+
+
+def _enriched(rows: DataFrame, versions: DataFrame, kernel: Enrich) -> DataFrame:
+    from penstock.flow.buckets import Input
+    from penstock.flow.paged_buckets import Paged, in_paged_buckets
+
+    inputs = [Input(rows, kernel.on, kernel.rows), Input(versions, kernel.key, kernel.versions)]
+    pages = [Paged(kernel.versions, kernel.key)]
+    return in_paged_buckets(inputs, step=kernel.step, pages=pages, output=kernel.output)
+
+
+def _wait_us(missing: str, as_of: str) -> int:
+    if as_of not in get_args(AsOf):
+        raise BadDefinition(f"as_of={as_of!r}.", hint="choose one of " + ", ".join(get_args(AsOf)))
+    if missing in ("null", "divert"):
+        return 0
+    if not missing.startswith(_WAIT):
+        raise BadDefinition(f"missing={missing!r}.", hint='say "null", "divert" or "wait 30 seconds"')
+    try:
+        wait_us = duration_ms(missing.removeprefix(_WAIT)) * 1_000
+    except BadOption as error:
+        raise BadDefinition(f"missing={missing!r}.", hint='say how long, as "wait 30 seconds"') from error
+    if as_of == "latest":
+        raise BadDefinition("what is newest now is not waited for.", hint='say as_of="event time"')
+    return wait_us
+
+
+def changes(table: Table) -> DataFrame:
+    """What each record of a table did: its key, `op`, and the row `before` and `after`."""
+    from penstock.flow.buckets import Input
+    from penstock.flow.paged_buckets import Paged, in_paged_buckets
+    from penstock.flow.table_changes import changes_batch
+
+    build, known = builds.current(), described(table)
+    rows = versioned(known)
+    newest = _newest(rows, known)
+    check_once([*newest.key, "op", "before", "after"])
+    build.add(Operator("changes", windowed=False, output="append", means=known.name))
+    if build.mode != "stream":
+        return changes_batch(rows, newest)
+    kernel = TableChanges(newest)
+    return in_paged_buckets(
+        [Input(rows, newest.key, newest.versions)], step=kernel.step, output=kernel.output,
+        pages=[Paged(newest.versions, newest.key)],
+    )  # fmt: skip
+
+
+def join_tables(
+    left: Table,
+    right: Table,
+    *,
+    on: str | Mapping[str, str],
+    how: How = "inner",
+    suffix: str | None = None,
+) -> DataFrame:
+    """The rows of `left` with the row of `right` that each refers to, kept current, for a view by left's key.
+
+    `on`: the column of `left` that holds the key of `right`, or a mapping of such columns. `how="left"` also
+    keeps rows that refer to nobody. Columns: those of `left`, then those of `right` without its key (with
+    `suffix` where the name is taken).
+    """
+    from penstock.flow.join_tables import join_batch
+
+    if how not in get_args(How):
+        raise BadDefinition(f"how={how!r}.", hint="choose one of " + ", ".join(get_args(How)))
+    build, ours, theirs = builds.current(), described(left), described(right)
+    pairs = key_pairs(ours.columns, theirs, on)
+    lefts, rights = alike(versioned(ours), versioned(theirs), pairs, theirs.name)
+    columns = [name for name in theirs.columns if name not in theirs.key and name in rights.columns]
+    ending = f"_{theirs.name}" if suffix is None else suffix
+    names = [f"{name}{ending}" if name in ours.columns else name for name in columns]
+    check_once([*ours.columns, *names])
+    build.add(
+        Operator(
+            "join_tables", inputs=2, windowed=False, output="changes",
+            means=repr((ours.name, theirs.name, pairs, how, suffix)),
+        )
+    )  # fmt: skip
+    sides = _newest(lefts, ours), _newest(rights, theirs)
+    join = JoinTables(tuple(pairs), *sides, tuple(columns), tuple(names), how)
+    return _joined(lefts, rights, join) if build.mode == "stream" else join_batch(lefts, rights, join)
+
+
+def _joined(lefts: DataFrame, rights: DataFrame, join: JoinTables) -> DataFrame:
+    from penstock.flow.buckets import Input
+    from penstock.flow.paged_buckets import Paged, in_paged_buckets
+
+    moves = join.moves
+    moved = in_paged_buckets(
+        [Input(lefts, join.left.key, join.left.versions)], step=moves.step, output=moves.output,
+        pages=[Paged(join.left.versions, join.left.key)],
+    )  # fmt: skip
+    return in_paged_buckets(
+        [Input(moved, join.on, moves.output), Input(rights, join.right.key, join.right.versions)],
+        step=join.step, output=join.output,
+        pages=[Paged(join.lefts, join.on), Paged(join.right.versions, join.right.key)],
+    )  # fmt: skip
+
+
+def _newest(rows: DataFrame, table: Described) -> Newest:
+    from penstock.flow.buckets import arrow_schema
+
+    columns = [name for name in table.columns if name in rows.columns]
+    return Newest(table.key, tuple(columns), arrow_schema(rows, columns))
