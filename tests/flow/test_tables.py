@@ -135,7 +135,7 @@ def test_joined_tables_are_the_join_of_their_newest_rows(
     def changes() -> DataFrame:
         return world.orders.changes()
 
-    world.live(spark, appends=200)
+    world.live(spark, appends=300)
     cases = 0
     for name in ("inner", "left"):
         model = world.model(name)
