@@ -20,9 +20,7 @@ offers = app.topic(
     key="offer_id",
     event_time="at",
 )
-saved_searches = app.topic(
-    "saved_searches", "id STRING, owner STRING, query STRING", key="id", cleanup="compact"
-)
+saved_searches = app.table("saved_searches", "id STRING, owner STRING, query STRING", key="id")
 
 
 @app.stream(key="offer_id")

@@ -6,8 +6,11 @@ from examples import (
     failed_logins,
     foreign_purchase,
     impressions,
+    order_names,
+    profile_ages,
     property_searches,
     search_clicks,
+    timeline,
     two_actions,
 )
 from penstock.testing.flow import Run
@@ -218,3 +221,57 @@ def save(run: Run, owner: str, query: str, arriving: str) -> None:
 
 def found(run: Run) -> set[tuple[int, str, int]]:
     return set(run.values("alerts", "offer_id", "query_id", "query_offset"))
+
+
+def test_a_click_meets_the_age_of_its_own_time(flow: Flow) -> None:
+    with flow(profile_ages.app, day=DAY) as run:
+        run.feed(profile_ages.profiles, {"user_id": 1, "age": 30, "since": None})  # ever since
+        run.feed(profile_ages.clicks, {"user_id": 1, "page": "/", "at": "10:00"})
+        run.feed(profile_ages.profiles, {"user_id": 1, "age": 31, "since": "10:05"})
+        run.feed(profile_ages.clicks, {"user_id": 1, "page": "/cake", "at": "10:05"})
+        run.feed(profile_ages.clicks, {"user_id": 1, "page": "/late-to-arrive", "at": "10:04:30"})
+        run.feed(profile_ages.clicks, {"user_id": 2, "page": "/unknown", "at": "10:06"})
+        run.advance("5 minutes")
+        assert sorted(run.values("clicks_with_age", "page", "age", "version_offset"), key=str) == [
+            ("/", 30, 0),
+            ("/cake", 31, 1),
+            ("/late-to-arrive", 30, 0),
+            ("/unknown", None, None),
+        ]
+        run.verify()
+
+
+def test_a_new_name_changes_all_orders_of_a_user(flow: Flow) -> None:
+    orders, users = order_names.orders, order_names.users
+    with flow(order_names.app, day=DAY) as run:
+        users.upsert([{"id": 123, "name": "Alice"}, {"id": 124, "name": "Bob"}])
+        orders.upsert([{"order_id": number, "user_id": 123, "amount": 100.0} for number in (1, 2)])
+        orders.upsert({"order_id": 3, "user_id": 999, "amount": 5.0})  # of nobody
+        columns = ("order_id", "user_id", "name")
+        assert run.values("named_orders", *columns) == [(1, 123, "Alice"), (2, 123, "Alice")]
+        users.upsert({"id": 123, "name": "Alicia"})
+        assert run.values("named_orders", *columns) == [(1, 123, "Alicia"), (2, 123, "Alicia")]
+        orders.upsert({"order_id": 2, "user_id": 124, "amount": 100.0})
+        orders.delete({"order_id": 1})
+        assert run.values("named_orders", *columns) == [(2, 124, "Bob")]
+        users.delete({"id": 124})
+        assert run.values("named_orders", *columns) == []
+        run.verify()
+
+
+def test_a_timeline_has_the_posts_of_those_who_are_followed(flow: Flow) -> None:
+    posts, follows = timeline.posts, timeline.follows
+    with flow(timeline.app, day=DAY) as run:
+        follows.upsert([{"follower": who, "author": "ann"} for who in ("bob", "eve")])
+        posts.upsert(
+            [{"post_id": 1, "author": "ann", "text": "hello"}, {"post_id": 2, "author": "joe", "text": "hi"}]
+        )
+        columns = ("follower", "post_id", "text")
+        assert run.values("timelines", *columns) == [("bob", 1, "hello"), ("eve", 1, "hello")]
+        follows.delete({"follower": "bob", "author": "ann"})
+        follows.upsert({"follower": "eve", "author": "joe"})
+        posts.upsert({"post_id": 1, "author": "ann", "text": "hello all"})
+        assert run.values("timelines", *columns) == [("eve", 1, "hello all"), ("eve", 2, "hi")]
+        posts.delete({"post_id": 2})
+        assert run.values("timelines", *columns) == [("eve", 1, "hello all")]
+        run.verify()

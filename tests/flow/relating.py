@@ -1,4 +1,4 @@
-"""An app that relates events to each other, to be killed: a join, a pattern with an absence, searches."""
+"""An app that relates events to each other and to tables, to be killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.flow.kill_points import START
 
 import penstock as ps
 
-QUERIES = ("joined", "unpaid", "found")
+QUERIES = ("joined", "unpaid", "found", "known", "named")
 
 
 def declare(home: Path) -> ps.App:
@@ -19,7 +19,9 @@ def declare(home: Path) -> ps.App:
     options: dict[str, Any] = {"event_time": "at", "lateness": "2 seconds", "idle_after": "1 day"}
     orders = app.topic("orders", "id BIGINT, k STRING, text STRING, at TIMESTAMP", **options)
     paid = app.topic("paid", "k STRING, amount BIGINT, at TIMESTAMP", **options)
-    saved = app.topic("saved", "id STRING, query STRING", key="id", cleanup="compact")
+    saved = app.table("saved", "id STRING, query STRING", key="id")
+    people = app.table("people", "k STRING, name STRING, at TIMESTAMP", key="k", **options)
+    bills = app.table("bills", "id BIGINT, k STRING", key="id")
 
     @app.stream(idle_after="1 day")
     def joined() -> DataFrame:
@@ -34,6 +36,14 @@ def declare(home: Path) -> ps.App:
     def found() -> DataFrame:
         return ps.search(orders.stream(), queries=saved, fields=["text"])
 
+    @app.stream(idle_after="1 day")
+    def known() -> DataFrame:
+        return ps.enrich(orders.stream(), people, on="k", missing="wait 2 seconds")
+
+    @app.view(key="id")
+    def named() -> DataFrame:
+        return ps.join_tables(bills, people, on="k", how="left")
+
     return app
 
 
@@ -47,6 +57,12 @@ def feed(app: ps.App, numbers: range) -> None:
         if number % 3:
             later = at + timedelta(seconds=number % 4)
             app.log.topic("paid").append({"k": key, "amount": number, "at": later})
+        if number % 4 == 0:
+            app.log.topic("people").append({"k": key, "name": f"n{number}", "at": at})
+            app.log.topic("bills").append({"id": number % 16, "k": "abcde"[number // 4 % 5]})
+        if number % 13 == 12:
+            app.log.topic("people").delete({"k": key})
+            app.log.topic("bills").delete({"id": number % 16})
         if number % 6 == 0:
             query = f"{'red' if number % 4 else 'blue'} {number % 7}" if number % 18 else "(red"
             app.log.topic("saved").append({"id": f"s{number % 4}", "query": query})

@@ -1,4 +1,4 @@
-"""`penstock bench joins`: streams joined on this machine, beside Spark's own join of the same events."""
+"""`penstock bench joins`: streams and tables joined on this machine, beside Spark's own joins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from penstock.bench import machine, relations, workbench
 from penstock.bench.report import Report
 from penstock.bench.workbench import Progress
 
-AIMS = {"interval join, 10 k keys": 100_000.0, "interval join, 1 M keys": 50_000.0}
+AIMS = {
+    "interval join, 10 k keys": 100_000.0,
+    "interval join, 1 M keys": 50_000.0,
+    "enrich, 10 k keys": 120_000.0,
+    "enrich, 1 M keys": 60_000.0,
+}
 
 
 def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:

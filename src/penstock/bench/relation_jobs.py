@@ -52,6 +52,34 @@ def _plain_joined(stream: DataFrame) -> tuple[DataFrame, str]:
     return left.join(right, near), "append"
 
 
+def _enriched(keys: int) -> Callable[[ps.App, Any], None]:
+    def define(app: ps.App, topic: Any) -> None:
+        pages = app.table(
+            "pages", "page BIGINT, name STRING, since TIMESTAMP", key="page", event_time="since",
+            durability="os",
+        )  # fmt: skip
+        for first in range(0, keys, 50_000):
+            numbers = range(first, min(first + 50_000, keys))
+            ever = pa.nulls(len(numbers), pa.timestamp("us", "UTC"))
+            pages.append(pa.table({"page": list(numbers), "name": [f"p{n}" for n in numbers], "since": ever}))
+
+        @app.stream()
+        def named() -> DataFrame:
+            return ps.enrich(topic.stream(), pages, on="page")
+
+    return define
+
+
+def _plain_enriched(keys: int) -> Callable[[DataFrame], tuple[DataFrame, str]]:
+    """With a table that never changes: Spark has no join as of a time."""
+
+    def plain(stream: DataFrame) -> tuple[DataFrame, str]:
+        pages = stream.sparkSession.range(keys).selectExpr("id AS page", "concat('p', id) AS name")
+        return stream.join(pages, "page", "left"), "append"
+
+    return plain
+
+
 def _three_failures(app: ps.App, topic: Any) -> None:
     @app.stream()
     def failures() -> DataFrame:
@@ -106,9 +134,14 @@ def _plain_then_without(stream: DataFrame) -> tuple[DataFrame, str]:
     return low.join(high, near, "left_outer").filter("its_at IS NULL").select("page", "at"), "append"
 
 
+_KEYS = (("10 k", 10_000), ("1 M", 1_000_000))
 JOINS = tuple(
-    Job(f"interval join, {said} keys", _joined, _plain_joined, keys=keys)
-    for said, keys in (("10 k", 10_000), ("1 M", 1_000_000))
+    Job(f"{name}, {said} keys", define, plain, keys=keys)
+    for said, keys in _KEYS
+    for name, define, plain in (
+        ("interval join", _joined, _plain_joined),
+        ("enrich", _enriched(keys), _plain_enriched(keys)),
+    )
 )
 PATTERNS = tuple(
     Job(f"{name}, {said} keys", define, plain, keys=keys)
@@ -116,7 +149,7 @@ PATTERNS = tuple(
         ("three failures", _three_failures, _plain_three_failures),
         ("one without another", _then_without, _plain_then_without),
     )
-    for said, keys in (("10 k", 10_000), ("1 M", 1_000_000))
+    for said, keys in _KEYS
 )
 
 

@@ -8,6 +8,7 @@ for another does both in one batch, and is stored as one change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,8 +55,8 @@ class Moves:
         before = found.rows.filter(pa.array(found.old & ~deleted & ~versions.newest(found.codes)))
         after = found.rows.filter(pa.array(~found.old & ~deleted & versions.newest(found.codes)))
         # One that stays where it was is replaced there.
-        stays = _in(before, after, tuple(dict.fromkeys([*self.newest.key, *self.on])))
-        parts = [_marked(before.filter(pa.array(~stays)), "d"), _marked(after, "u")]
+        stays = is_in(before, after, tuple(dict.fromkeys([*self.newest.key, *self.on])))
+        parts = [marked(before.filter(pa.array(~stays)), "d"), marked(after, "u")]
         return SteppedTables((), pa.concat_tables([part.select(self.output.names) for part in parts]), None)
 
 
@@ -99,21 +100,21 @@ class JoinTables:
         were = pages[1].read(touched)
         found = self.right.effective(pages[1], changed, watermark_us)
         news = found.rows.filter(pa.array(versions.newest(found.codes) & ~found.old))
-        are = pa.concat_tables([were.filter(pa.array(~_in(were, news, self.right.key))), news])
-        left_out = _in(known, moved, self.left.key)
+        are = pa.concat_tables([were.filter(pa.array(~is_in(were, news, self.right.key))), news])
+        left_out = is_in(known, moved, self.left.key)
         arrived = moved.filter(pc.equal(moved["_op"], "u")).select(self.lefts.names)
         stayed = known.filter(pa.array(~left_out))
         pages[0].write(pa.concat_tables([stayed, arrived]), moved.select(list(self.on)))
         gone = self._joined(known, were).select(list(self.left.key))
         again = stayed.filter(pa.array(_matches(stayed, self.on, news, self.right.key)))
         rows = self._joined(pa.concat_tables([again, arrived]), are)
-        kept = _in(gone, self._joined(stayed, are), self.left.key) | _in(gone, rows, self.left.key)
+        kept = is_in(gone, self._joined(stayed, are), self.left.key) | is_in(gone, rows, self.left.key)
         return SteppedTables((), self._changes(gone.filter(pa.array(~kept)), rows), None)
 
     def _joined(self, lefts: pa.Table, rights: pa.Table) -> pa.Table:
         """The left rows with the right one that each refers to."""
         rights = rights.filter(pc.invert(rights[DELETED]))
-        codes, theirs = _codes(lefts.select(list(self.on)), rights.select(list(self.right.key)))
+        codes, theirs = codes_of_both(lefts.select(list(self.on)), rights.select(list(self.right.key)))
         place = np.full(max(codes.max(initial=-1), theirs.max(initial=-1)) + 2, -1)
         place[theirs] = np.arange(len(theirs))
         found = place[codes]
@@ -127,15 +128,15 @@ class JoinTables:
         empty = {field.name: pa.nulls(len(gone), field.type) for field in self.output}
         keys = dict(zip(gone.column_names, gone.columns, strict=True))
         deletes = pa.table({**empty, **keys, "_op": pa.array(["d"] * len(gone), pa.string())})
-        found = [deletes.select(self.output.names), _marked(rows, "u")]
+        found = [deletes.select(self.output.names), marked(rows, "u")]
         return pa.concat_tables([table.cast(self.output) for table in found])
 
 
-def _marked(rows: pa.Table, op: str) -> pa.Table:
+def marked(rows: pa.Table, op: str) -> pa.Table:
     return rows.append_column(OP, pa.array([op] * len(rows), pa.string()))
 
 
-def _codes(ours: pa.Table, theirs: pa.Table) -> tuple[Ints, Ints]:
+def codes_of_both(ours: pa.Table, theirs: pa.Table) -> tuple[Ints, Ints]:
     """A number for each key, the same in both."""
     names = [f"k{number}" for number in range(theirs.num_columns)]
     theirs = theirs.rename_columns(names)
@@ -145,31 +146,40 @@ def _codes(ours: pa.Table, theirs: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _matches(ours: pa.Table, on: tuple[str, ...], theirs: pa.Table, key: tuple[str, ...]) -> Any:
-    codes = _codes(ours.select(list(on)), theirs.select(list(key)))
+    codes = codes_of_both(ours.select(list(on)), theirs.select(list(key)))
     return np.isin(codes[0], codes[1])
 
 
-def _in(ours: pa.Table, theirs: pa.Table, key: tuple[str, ...]) -> Any:
+def is_in(ours: pa.Table, theirs: pa.Table, key: tuple[str, ...]) -> Any:
     """Which of our keys are among theirs."""
     return _matches(ours, key, theirs, key)
 
 
 def join_batch(left: DataFrame, right: DataFrame, join: JoinTables) -> DataFrame:
     """The joined rows from batch DataFrames of versions, in Spark SQL alone."""
+    on = dict(zip(join.on, join.right.key, strict=True))
+    names = dict(zip(join.columns, join.names, strict=True))
+    return newest_joined((left, join.left), (right, join.right), on=on, names=names, how=join.how)
+
+
+def newest_joined(
+    left: tuple[DataFrame, Newest],
+    right: tuple[DataFrame, Newest],
+    *,
+    on: Mapping[str, str],
+    names: Mapping[str, str],
+    how: str,
+) -> DataFrame:
+    """The newest rows of both, joined; `names`: the columns of the right one, and how they come out."""
     from pyspark.sql import functions as F
 
-    ours, theirs = (
-        spans(rows, list(newest.key)).filter(F.col("_until").isNull() & ~F.col(DELETED))
-        for rows, newest in ((left, join.left), (right, join.right))
-    )
-    ours = ours.select(*(F.col(f"`{name}`").alias(f"l_{name}") for name in join.left.columns))
-    theirs = theirs.select(*(F.col(f"`{name}`").alias(f"r_{name}") for name in join.right.columns))
+    sides = []
+    for mark, (rows, newest) in (("l", left), ("r", right)):
+        there = spans(rows, list(newest.key)).filter(F.col("_until").isNull() & ~F.col(DELETED))
+        sides.append(there.select(*(F.col(f"`{name}`").alias(f"{mark}_{name}") for name in newest.columns)))
     same = F.lit(True)
-    for one, other in zip(join.on, join.right.key, strict=True):
+    for one, other in on.items():
         same &= F.col(f"`l_{one}`") == F.col(f"`r_{other}`")
-    columns = [F.col(f"`l_{name}`").alias(name, metadata={}) for name in join.left.columns]
-    columns += [
-        F.col(f"`r_{column}`").alias(name, metadata={})
-        for column, name in zip(join.columns, join.names, strict=True)
-    ]
-    return ours.join(theirs, same, join.how).select(*columns, F.lit("u").alias("_op"))
+    columns = [F.col(f"`l_{name}`").alias(name, metadata={}) for name in left[1].columns]
+    columns += [F.col(f"`r_{column}`").alias(name, metadata={}) for column, name in names.items()]
+    return sides[0].join(sides[1], same, how).select(*columns, F.lit("u").alias("_op"))

@@ -95,6 +95,22 @@ def key_pairs(columns: Sequence[str], table: Described, on: str | Mapping[str, s
     return dict(sorted(on.items(), key=lambda pair: table.key.index(pair[1])))
 
 
+def joined_on(left: Described, right: Described, on: str | Mapping[str, str]) -> dict[str, str]:
+    """The columns of two tables that must be equal: the right one's key, or others that both have."""
+    if isinstance(on, str) and (on not in right.columns or (on,) == right.key):
+        return key_pairs(left.columns, right, on)
+    wanted = {on: on} if isinstance(on, str) else dict(on)
+    if set(wanted.values()) == set(right.key):
+        return key_pairs(left.columns, right, wanted)
+    for name, table in [(ours, left) for ours in wanted] + [(theirs, right) for theirs in wanted.values()]:
+        if name not in table.columns:
+            raise BadDefinition(
+                f'there is no column "{name}" in table "{table.name}".',
+                hint=did_you_mean(name, table.columns),
+            )
+    return wanted
+
+
 def alike(
     left: DataFrame, right: DataFrame, pairs: Mapping[str, str], table: str
 ) -> tuple[DataFrame, DataFrame]:

@@ -13,9 +13,19 @@ from penstock.flow.aggregate import late_rows, time_of, with_system
 from penstock.flow.build import Late, Operator
 from penstock.flow.enrich import ENRICHED_AT, VERSION, Enrich
 from penstock.flow.inputs import in_time
-from penstock.flow.join_tables import How, JoinTables
+from penstock.flow.join_rows import JoinRows
+from penstock.flow.join_tables import How, JoinTables, Moves
 from penstock.flow.table_changes import Newest, TableChanges
-from penstock.flow.table_inputs import Described, Table, alike, check_once, described, key_pairs, versioned
+from penstock.flow.table_inputs import (
+    Described,
+    Table,
+    alike,
+    check_once,
+    described,
+    joined_on,
+    key_pairs,
+    versioned,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -164,20 +174,28 @@ def join_tables(
     how: How = "inner",
     suffix: str | None = None,
 ) -> DataFrame:
-    """The rows of `left` with the row of `right` that each refers to, kept current, for a view by left's key.
+    """The rows of two tables that belong together, kept current, for a view.
 
-    `on`: the column of `left` that holds the key of `right`, or a mapping of such columns. `how="left"` also
-    keeps rows that refer to nobody. Columns: those of `left`, then those of `right` without its key (with
-    `suffix` where the name is taken).
+    `on`: the column of `left` that holds the key of `right`, or a mapping of such columns. Each row of `left`
+    then meets one of `right`, and the view's key is left's; `how="left"` also keeps rows that refer to
+    nobody. Where `on` is not the key of `right`, a row may meet many, and the view's key is both. Columns:
+    those of `left`, then those of `right` without what is equal (with `suffix` where the name is taken).
     """
+    from penstock.flow.join_rows import join_rows_batch
     from penstock.flow.join_tables import join_batch
 
     if how not in get_args(How):
         raise BadDefinition(f"how={how!r}.", hint="choose one of " + ", ".join(get_args(How)))
     build, ours, theirs = builds.current(), described(left), described(right)
-    pairs = key_pairs(ours.columns, theirs, on)
+    pairs = joined_on(ours, theirs, on)
+    many = set(pairs.values()) != set(theirs.key)
+    if many and how == "left":
+        raise BadDefinition(
+            f'"{", ".join(pairs.values())}" is not the key of table "{theirs.name}", and how="left".',
+            hint='a row may meet many there: say how="inner"',
+        )
     lefts, rights = alike(versioned(ours), versioned(theirs), pairs, theirs.name)
-    columns = [name for name in theirs.columns if name not in theirs.key and name in rights.columns]
+    columns = [name for name in theirs.columns if name not in pairs.values() and name in rights.columns]
     ending = f"_{theirs.name}" if suffix is None else suffix
     names = [f"{name}{ending}" if name in ours.columns else name for name in columns]
     check_once([*ours.columns, *names])
@@ -188,8 +206,39 @@ def join_tables(
         )
     )  # fmt: skip
     sides = _newest(lefts, ours), _newest(rights, theirs)
+    if many:
+        rows = JoinRows(tuple(pairs), tuple(pairs.values()), *sides, tuple(columns), tuple(names))
+        return (
+            _paired(lefts, rights, rows) if build.mode == "stream" else join_rows_batch(lefts, rights, rows)
+        )
     join = JoinTables(tuple(pairs), *sides, tuple(columns), tuple(names), how)
     return _joined(lefts, rights, join) if build.mode == "stream" else join_batch(lefts, rights, join)
+
+
+def _moved(rows: DataFrame, moves: Moves) -> DataFrame:
+    from penstock.flow.buckets import Input
+    from penstock.flow.paged_buckets import Paged, in_paged_buckets
+
+    newest = moves.newest
+    return in_paged_buckets(
+        [Input(rows, newest.key, newest.versions)], step=moves.step, output=moves.output,
+        pages=[Paged(newest.versions, newest.key)],
+    )  # fmt: skip
+
+
+def _paired(lefts: DataFrame, rights: DataFrame, join: JoinRows) -> DataFrame:
+    from penstock.flow.buckets import Input
+    from penstock.flow.paged_buckets import Paged, in_paged_buckets
+
+    ours, theirs = join.moves
+    return in_paged_buckets(
+        [
+            Input(_moved(lefts, ours), join.on, ours.output),
+            Input(_moved(rights, theirs), join.theirs, theirs.output),
+        ],
+        step=join.step, output=join.output,
+        pages=[Paged(join.lefts, join.on), Paged(join.rights, join.theirs)],
+    )  # fmt: skip
 
 
 def _joined(lefts: DataFrame, rights: DataFrame, join: JoinTables) -> DataFrame:
@@ -197,12 +246,11 @@ def _joined(lefts: DataFrame, rights: DataFrame, join: JoinTables) -> DataFrame:
     from penstock.flow.paged_buckets import Paged, in_paged_buckets
 
     moves = join.moves
-    moved = in_paged_buckets(
-        [Input(lefts, join.left.key, join.left.versions)], step=moves.step, output=moves.output,
-        pages=[Paged(join.left.versions, join.left.key)],
-    )  # fmt: skip
     return in_paged_buckets(
-        [Input(moved, join.on, moves.output), Input(rights, join.right.key, join.right.versions)],
+        [
+            Input(_moved(lefts, moves), join.on, moves.output),
+            Input(rights, join.right.key, join.right.versions),
+        ],
         step=join.step, output=join.output,
         pages=[Paged(join.lefts, join.on), Paged(join.right.versions, join.right.key)],
     )  # fmt: skip
