@@ -112,7 +112,7 @@ class World:
                 for row in self._events((awake + self.chance.randrange(12)) % self.cases)
             ]
             busy = self.chance.random() < 10 / 11
-            first = self.partitions * self.chance.randrange(len(self.topics))
+            first = self.partitions * self.chance.randrange(len(self.topics)) if len(self.topics) > 1 else 0
             self.append(rows, partition=first + (0 if busy else self.chance.randrange(1, self.partitions)))
             self.clock.advance(self.chance.choice([0, 0, 0.03, 0.4, 1, 2]))
 

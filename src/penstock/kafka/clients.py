@@ -155,17 +155,14 @@ class Clients:
 
         newest: Any = OffsetSpec
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        wanted = {TopicPartition(*place): newest.latest() for place in places}
-        asked = self.admin.list_offsets(wanted, isolation_level=level) if wanted else {}
-        found: dict[tuple[str, int], int] = {}
         with self.translating():
-            for place, future in asked.items():
-                try:
-                    found[place.topic, place.partition] = int(future.result(ANSWER_S).offset)
-                except KafkaException as failure:
-                    if error_of(failure).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                        raise
-        return found
+            known = self.admin.list_topics(timeout=ANSWER_S).topics
+        there = [(topic, n) for topic, n in places if topic in known and n in known[topic].partitions]
+        wanted = {TopicPartition(*place): newest.latest() for place in there}
+        asked = self.admin.list_offsets(wanted, isolation_level=level) if wanted else {}
+        return {
+            (place.topic, place.partition): int(found.offset) for place, found in self.done(asked).items()
+        }
 
     def done(self, futures: Mapping[Any, Any]) -> dict[Any, Any]:
         """What an admin request gave, once it is there."""
