@@ -13,7 +13,7 @@ import penstock as ps
 
 app = ps.App("order-names")
 
-orders = app.table("orders", "order_id BIGINT, user_id BIGINT, amount DOUBLE", key="order_id")
+orders = app.table("open_orders", "order_id BIGINT, user_id BIGINT, amount DOUBLE", key="order_id")
 users = app.table("users", "id BIGINT, name STRING", key="id")
 
 

@@ -15,10 +15,14 @@ import penstock as ps
 app = ps.App("profile-ages")
 
 clicks = app.topic(
-    "clicks", "user_id BIGINT, page STRING, at TIMESTAMP", key="user_id", event_time="at", lateness="1 minute"
+    "page_clicks",
+    "user_id BIGINT, page STRING, at TIMESTAMP",
+    key="user_id",
+    event_time="at",
+    lateness="1 minute",
 )
 profiles = app.table(
-    "profiles",
+    "ages",
     "user_id BIGINT, age INT, since TIMESTAMP",
     key="user_id",
     event_time="since",

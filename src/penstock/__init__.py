@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.flow.aggregates import rate as rate
     from penstock.flow.aggregates import sum as sum
     from penstock.flow.expressions import step as step
+    from penstock.flow.lookup import lookup as lookup
     from penstock.flow.operators import deduplicate as deduplicate
     from penstock.flow.operators import in_order as in_order
     from penstock.flow.operators import latest as latest
@@ -98,6 +99,7 @@ _HOMES = {
     "stream": "penstock.app.app",
     "aggregate": "penstock.flow.aggregate",
     "latest": "penstock.flow.operators",
+    "lookup": "penstock.flow.lookup",
     "deduplicate": "penstock.flow.operators",
     "in_order": "penstock.flow.operators",
     "join_within": "penstock.flow.relations",
@@ -200,6 +202,7 @@ __all__ = [
     "join_within",
     "last",
     "latest",
+    "lookup",
     "max",
     "mean",
     "min",

@@ -176,6 +176,19 @@ def test_compaction_takes_only_what_was_replaced_longer_than_the_history(
     assert (names(table.current()), *(names(table.as_of(moment)) for moment in moments)) == seen
 
 
+def test_a_version_that_is_announced_replaces_nothing_yet(app: ps.App, clock: ManualClock) -> None:
+    table = app.table("users", SCHEMA, key="id", event_time="at", durability="os", history="1 day")
+    table.upsert({"id": 1, "name": "Ann", "at": at(0)})
+    table.upsert({"id": 1, "name": "Anna", "at": at(30 * DAY_S)})
+    clock.advance(2 * DAY_S)
+    assert isinstance(app.log.port, EmbeddedLog)
+    assert _compacted(app.log.port, "users", 0) == 0
+    assert names(table.as_of(START + timedelta(days=2))) == {1: "Ann"}
+    clock.advance(30 * DAY_S)
+    assert _compacted(app.log.port, "users", 0) == 1
+    assert names(table.as_of(START + timedelta(days=31))) == {1: "Anna"}
+
+
 def test_what_compaction_has_taken_is_known(app: ps.App, clock: ManualClock) -> None:
     table = app.table("users", SCHEMA, key="id", event_time="at", durability="os", history="1 day")
     for seconds in range(3):

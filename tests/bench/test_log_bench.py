@@ -13,8 +13,9 @@ from penstock.bench.workbench import Sizes
 from penstock.errors import NotSupported, StorageError
 
 TINY = Sizes(
-    attempts=1, sample_events=2_000, row_events=2_000, arrow_events=4_000, writer_events=1_000,
-    latency_events=50, open_batches=200, stall_events=1_000, memory_bytes=1_000_000, batch_rows=1_000,
+    attempts=1, sample_events=2_000, row_events=2_000, arrow_events=4_000, spark_events=2_000,
+    writer_events=1_000, latency_events=50, open_batches=200, stall_events=1_000, memory_bytes=1_000_000,
+    batch_rows=1_000,
 )  # fmt: skip
 
 

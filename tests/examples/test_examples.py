@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
 from tests.examples.conftest import Again
 
 from examples import (
@@ -183,3 +186,14 @@ def test_a_profile_is_what_its_newest_change_says(flow: Flow, again_on_kafka: Ag
         assert run.values("profiles", "user_id", "name", "country") == [(1, "Ann", "IS"), (2, "Bo", "PE")]
         run.verify()
         again_on_kafka(run, profiles)
+
+
+def test_all_examples_can_share_one_log() -> None:
+    folder = Path(str(page_views.__file__)).parent
+    names = [
+        (name, file.stem)
+        for file in sorted(folder.glob("*.py"))
+        for app in [import_module(f"examples.{file.stem}").app]
+        for name in (*app.topics, *app.definitions)
+    ]
+    assert len({name for name, _ in names}) == len(names)

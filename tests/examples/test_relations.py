@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.examples.conftest import Again
+
 from examples import (
     failed_logins,
     foreign_purchase,
@@ -19,7 +21,9 @@ from penstock.testing.plugin import Flow
 DAY = "2026-11-01"
 
 
-def test_an_impression_meets_its_click_at_10_02_and_another_is_alone_at_10_15(flow: Flow) -> None:
+def test_an_impression_meets_its_click_at_10_02_and_another_is_alone_at_10_15(
+    flow: Flow, again_on_kafka: Again
+) -> None:
     with flow(impressions.app, day=DAY) as run:
         at = run.time
         shown(run, 1, 123, "A", "10:00")
@@ -33,6 +37,7 @@ def test_an_impression_meets_its_click_at_10_02_and_another_is_alone_at_10_15(fl
         run.advance("5 minutes")
         assert run.values("outcomes", *columns) == [match, (456, "B", at("10:05"), None, at("10:15"))]
         run.verify()
+        again_on_kafka(run, impressions)
 
 
 def test_a_click_that_is_late_is_kept_aside(flow: Flow) -> None:
@@ -120,7 +125,7 @@ def test_two_actions_within_half_an_hour_are_a_pair(flow: Flow) -> None:
         run.verify()
 
 
-def test_three_failed_logins_within_five_minutes_are_an_alarm(flow: Flow) -> None:
+def test_three_failed_logins_within_five_minutes_are_an_alarm(flow: Flow, again_on_kafka: Again) -> None:
     with flow(failed_logins.app, day=DAY) as run:
         for user, ok, address, at in [
             ("ann", False, "::1", "10:00:00"),
@@ -143,6 +148,7 @@ def test_three_failed_logins_within_five_minutes_are_an_alarm(flow: Flow) -> Non
             }
         ]
         run.verify()
+        again_on_kafka(run, failed_logins)
 
 
 def test_a_purchase_in_another_country_than_the_login_is_suspicious(flow: Flow) -> None:
@@ -172,7 +178,9 @@ def test_a_purchase_that_arrives_before_its_login_is_found(flow: Flow) -> None:
         run.verify()
 
 
-def test_an_offer_is_reported_to_the_searches_that_are_saved_when_it_comes(flow: Flow) -> None:
+def test_an_offer_is_reported_to_the_searches_that_are_saved_when_it_comes(
+    flow: Flow, again_on_kafka: Again
+) -> None:
     saved = property_searches.saved_searches
     with flow(property_searches.app, day=DAY) as run:
         offer(run, 1, "House with a garden", 500, "09:00")
@@ -187,6 +195,7 @@ def test_an_offer_is_reported_to_the_searches_that_are_saved_when_it_comes(flow:
         offer(run, 5, "Garden by the lake", 800, "11:01")
         assert found(run) == {(2, "ann", 0), (3, "bob", 1), (5, "ann", 2)}
         run.verify()
+        again_on_kafka(run, property_searches)
 
 
 def test_a_search_that_cannot_be_read_is_told_and_the_others_go_on(flow: Flow) -> None:
@@ -223,7 +232,7 @@ def found(run: Run) -> set[tuple[int, str, int]]:
     return set(run.values("alerts", "offer_id", "query_id", "query_offset"))
 
 
-def test_a_click_meets_the_age_of_its_own_time(flow: Flow) -> None:
+def test_a_click_meets_the_age_of_its_own_time(flow: Flow, again_on_kafka: Again) -> None:
     with flow(profile_ages.app, day=DAY) as run:
         run.feed(profile_ages.profiles, {"user_id": 1, "age": 30, "since": None})  # ever since
         run.feed(profile_ages.clicks, {"user_id": 1, "page": "/", "at": "10:00"})
@@ -239,9 +248,10 @@ def test_a_click_meets_the_age_of_its_own_time(flow: Flow) -> None:
             ("/unknown", None, None),
         ]
         run.verify()
+        again_on_kafka(run, profile_ages)
 
 
-def test_a_new_name_changes_all_orders_of_a_user(flow: Flow) -> None:
+def test_a_new_name_changes_all_orders_of_a_user(flow: Flow, again_on_kafka: Again) -> None:
     orders, users = order_names.orders, order_names.users
     with flow(order_names.app, day=DAY) as run:
         users.upsert([{"id": 123, "name": "Alice"}, {"id": 124, "name": "Bob"}])
@@ -257,6 +267,7 @@ def test_a_new_name_changes_all_orders_of_a_user(flow: Flow) -> None:
         users.delete({"id": 124})
         assert run.values("named_orders", *columns) == []
         run.verify()
+        again_on_kafka(run, order_names)
 
 
 def test_a_timeline_has_the_posts_of_those_who_are_followed(flow: Flow) -> None:

@@ -18,18 +18,23 @@ from penstock.app.runner import Runner
 START = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
 EVENTS, APPENDS = 400, 4
 KEYS = 5
-IN_BUCKETS = ("trailing", "once", "ordered", "joined", "matched")
+IN_BUCKETS = ("trailing", "once", "ordered", "joined", "matched", "enriched")
+IN_PAGES = ("enriched",)
 
 
-def declare(home: Path) -> ps.App:
-    app = ps.App("long", home=home)
-    events = app.topic(
+def events_of(app: ps.App) -> Any:
+    return app.topic(
         "events",
         "id BIGINT, k BIGINT, at TIMESTAMP",
         event_time="at",
         lateness="1 second",
         idle_after="1 day",
     )
+
+
+def declare(home: Path) -> ps.App:
+    app = ps.App("long", home=home)
+    events = events_of(app)
 
     def counted(window: Any, **options: Any) -> DataFrame:
         return ps.aggregate(events.stream(), by="k", window=window, n=ps.count(), **options)
@@ -79,8 +84,15 @@ def state_of(runner: Runner, app: ps.App, spark: SparkSession) -> dict[str, int]
         found[name] = sum(each["numRowsTotal"] for each in running.lastProgress["stateOperators"])
         if name in IN_BUCKETS:
             (checkpoint,) = (app.home / "flow" / app.name / name).iterdir()
-            stored = spark.read.format("statestore").option("stateVarName", "bucket").load(str(checkpoint))
-            found[f"{name} bytes"] = stored.selectExpr("sum(length(value.packed))").collect()[0][0]
+            found[f"{name} bytes"] = _stored(spark, checkpoint, "bucket", "value")
+            if name in IN_PAGES:
+                found[f"{name} pages"] = _stored(spark, checkpoint, "pages0", "user_map_value")
+    return found
+
+
+def _stored(spark: SparkSession, checkpoint: Path, variable: str, column: str) -> int:
+    stored = spark.read.format("statestore").option("stateVarName", variable).load(str(checkpoint))
+    found: int = stored.selectExpr(f"sum(length({column}.packed))").collect()[0][0]
     return found
 
 
@@ -103,3 +115,35 @@ def test_ten_times_the_length_of_a_run_leaves_the_same_state(
     assert all(rows > 0 for rows in after_one.values())
     assert after_ten == after_one
     report(f"state after {EVENTS} and {10 * EVENTS} events: {after_one} and {after_ten}")
+
+
+@pytest.mark.timeout(600)
+def test_an_enrichment_keeps_the_versions_that_can_still_be_asked_for(
+    home: Path, spark: SparkSession, report: Callable[[str], None]
+) -> None:
+    app = ps.App("long", home=home)
+    events = events_of(app)
+    facts = app.table(
+        "facts", "k BIGINT, n BIGINT, since TIMESTAMP", key="k", event_time="since", lateness="1 second"
+    )
+
+    @app.stream()
+    def enriched() -> DataFrame:
+        return ps.enrich(events.stream(), facts, on="k", missing="wait 3 seconds")
+
+    graph = Graph(app, spark).analyse()
+    each, states = EVENTS // APPENDS, []
+    for begin, end in ((0, EVENTS), (EVENTS, 10 * EVENTS)):
+        for first in range(begin, end, each):
+            since = START + timedelta(seconds=first / 10)
+            facts.append([{"k": k, "n": first, "since": since} for k in range(KEYS)])
+            feed(app, range(first, first + each))
+        runner = Runner(app, graph, rows_max=each)
+        runner.once()
+        states.append(state_of(runner, app, spark))
+    app.close()
+    after_one, after_ten = states
+    assert all(after_one.values())
+    assert after_ten == after_one
+    versions = 10 * KEYS * APPENDS
+    report(f"state of an enrichment after {versions // 10} and {versions} versions: {after_one}, {after_ten}")

@@ -23,6 +23,7 @@ import penstock as ps
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
+from penstock.flow.commit import Committer
 
 pytestmark = pytest.mark.timeout(900)  # many small Spark batches, on a machine that may be busy
 
@@ -227,3 +228,37 @@ def test_without_any_checkpoint_the_state_is_built_anew_and_nothing_is_said_agai
     for name in app.definitions:
         assert verify(app, graph, name).verdict == "equal", name
     app.close()
+
+
+def test_what_a_batch_left_that_was_never_stored_is_not_taken_for_that_of_the_next(
+    home: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would take its state for that of another batch of the same number, planned once more."""
+    app = ps.App("sums", home=home)
+    events = app.topic("events", "k STRING, v BIGINT")
+
+    @app.view(key="k")
+    def sums() -> DataFrame:
+        return ps.aggregate(events.stream(), by="k", v=ps.sum("v"))
+
+    def run(*values: int, failures_max: int = 5) -> None:
+        events.append([{"k": "a", "v": value} for value in values])
+        Runner(app, graph, failures_max=failures_max).once()
+
+    graph = Graph(app, spark).analyse()
+    run(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Committer, "_store", _crash)  # the state is written by then
+        with pytest.raises(ps.QueryFailed):
+            run(10, failures_max=1)
+    (offsets,) = home.glob("flow/sums/sums/checkpoint-*/offsets")
+    max(offsets.glob("[0-9]*"), key=lambda file: int(file.name)).unlink()  # lost with the power
+    run(100, 1_000)
+    run(10_000)
+    assert [row["v"] for row in app.read("sums")] == [11_111]
+    assert verify(app, graph, "sums").verdict == "equal"
+    app.close()
+
+
+def _crash(*_arguments: Any, **_options: Any) -> None:
+    raise OSError("the power fails")

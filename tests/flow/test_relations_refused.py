@@ -22,7 +22,18 @@ def began(one: Any, condition: Any) -> DataFrame:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "a column that is not there": (lambda t: joined(t.one, t.other, on="usr"), 'no column "usr" in the left'),
-    "keys of two types": (lambda t: joined(t.one, t.other), '"user" is BIGINT in one stream and STRING in'),
+    "keys of two types": (
+        lambda t: joined(t.one, t.other),
+        '"user" is BIGINT, and "user" of the right stream is STRING',
+    ),
+    "an append time beside an event time": (
+        lambda t: joined(t.one, t.untimed),
+        'topic "untimed" has no event time, and another one here has',
+    ),
+    "events without a time and a table with one": (
+        lambda t: ps.enrich(t.untimed, t.people, on="user"),
+        'topic "untimed" has no event time, and another one here has',
+    ),
     "no key": (lambda t: joined(t.one, t.other, on=[]), "what must be equal?"),
     "another join": (lambda t: joined(t.one, t.one, how="cross"), "how='cross'"),
     "a name that is taken": (
@@ -48,6 +59,17 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda t: ps.pattern(by="user").first("a", t.one).within(5).emit(n=ps.step("a").at - ps.step("a").at),
         'column "n": Arrow type duration',
     ),
+    "an event for two steps": (
+        lambda t: (
+            ps.pattern(by="user").first("a", t.one).then("b", t.one.filter("user > 1")).within(5).emit()
+        ),
+        "one event could fill two steps",
+    ),
+    "no stream": (lambda t: joined(t.one, "buys"), "'buys' is no stream"),
+    "a query that cannot be read": (
+        lambda t: ps.search(t.one, queries={"it": "(country"}, fields=["country"]),
+        "the query '(country' fails at character 1",
+    ),
     "a field that is not there": (
         lambda t: ps.search(t.one, queries=t.saved, fields=["contry"]),
         '"contry"',
@@ -65,6 +87,12 @@ class Read:
     def __init__(self, app: ps.App) -> None:
         self.logins, self.saved = app.topics["logins"], app.topics["saved"]
         self.one, self.other = self.logins.stream(), app.topics["buys"].stream()
+        self.people: Any = app.topics["people"]
+        self._untimed = app.topics["untimed"]
+
+    @property
+    def untimed(self) -> DataFrame:
+        return self._untimed.stream()
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -73,6 +101,8 @@ def test_what_is_wrong_is_named_with_file_and_line(home: Path, spark: SparkSessi
     app.topic("logins", "user BIGINT, country STRING, at TIMESTAMP", event_time="at")
     app.topic("buys", "user STRING, price BIGINT, at TIMESTAMP", event_time="at")
     app.topic("saved", "id STRING, query STRING", key="id", cleanup="compact")
+    app.topic("untimed", "user BIGINT")
+    app.table("people", "user BIGINT, since TIMESTAMP", key="user", event_time="since")
     made, told = WRONG[what]
 
     @app.stream()

@@ -86,6 +86,67 @@ def test_events_and_tables_meet_as_they_should(app: ps.App, spark: SparkSession)
     assert found["newest"].reason == "it joins with what was newest when it ran"
 
 
+def test_of_nothing_comes_nothing_and_NULL_meets_nobody(app: ps.App, spark: SparkSession) -> None:
+    clicks = app.topic("clicks", "user STRING, at TIMESTAMP", event_time="at")
+    silent = app.topic("silent", "user STRING, at TIMESTAMP", event_time="at")
+    accounts = app.table("accounts", "account BIGINT, user STRING", key="account")
+
+    @app.view(key="user")
+    def per_user() -> DataFrame:
+        return ps.aggregate(clicks.stream(), by="user", n=ps.count())
+
+    @app.view(key="account")
+    def with_clicks() -> DataFrame:
+        return ps.join_tables(accounts, per_user, on="user", how="left")
+
+    @app.view(key="user")
+    def of_silent() -> DataFrame:
+        return ps.aggregate(silent, by="user", n=ps.count())  # type: ignore[arg-type]
+
+    @app.stream()
+    def short() -> DataFrame:
+        return ps.search(clicks, queries={"a": "user:a*", "b": "-bob"}, fields=["user"])  # type: ignore[arg-type]
+
+    graph = Graph(app, spark).analyse()
+    clicks.append([{"user": user, "at": at(n)} for n, user in enumerate(["ann", None, "bob", "ann"])])
+    accounts.upsert([{"account": 1, "user": "ann"}, {"account": 2, "user": None}])
+    Runner(app, graph).once()
+    clicks.append({"user": None, "at": at(9)})
+    Runner(app, graph).once()
+    assert {row["account"]: row["n"] for row in app.read("with_clicks")} == {1: 2, 2: None}
+    found = [(row["user"], row["query_id"]) for row in app.log.topic("short").rows()]
+    assert sorted(found, key=str) == sorted(
+        [("ann", "a"), ("ann", "b"), (None, "b"), ("ann", "a"), ("ann", "b"), (None, "b")], key=str
+    )
+    verdicts = {name: verify(app, graph, name).verdict for name in app.definitions}
+    assert verdicts == dict.fromkeys(app.definitions, "equal")
+
+
+def test_a_stream_goes_by_the_time_at_which_its_rows_were_known(app: ps.App, spark: SparkSession) -> None:
+    """Else what is known late would be late for whoever reads on."""
+    clicks = app.topic("clicks", "k BIGINT, n BIGINT, at TIMESTAMP", event_time="at")
+    users = app.table("users", "k BIGINT, name STRING, since TIMESTAMP", key="k", event_time="since")
+    stream, click = clicks.stream, ps.step("click")
+    given: dict[str, Callable[[], DataFrame]] = {
+        "joined_at": lambda: ps.join_within(stream(), stream(), on="k", after="1 minute", how="left"),
+        "matched_at": lambda: (
+            ps.pattern(by="k")
+            .first("click", stream(), where=click.n > 0)
+            .within("1 minute")
+            .emit(at=click.at)
+        ),
+        "enriched_at": lambda: ps.enrich(stream(), users, on="k", missing="wait 1 minute"),
+        "at": lambda: ps.enrich(stream(), users, on="k"),
+        "renamed": lambda: ps.deduplicate(
+            stream().withColumnRenamed("at", "renamed"), id="n", within="1 minute"
+        ),
+    }
+    for name, function in given.items():
+        app.stream(name=f"by_{name}")(function)
+    found = Graph(app, spark).analyse().analysed
+    assert {name: found[f"by_{name}"].time for name in given} == {name: name for name in given}
+
+
 def refusals(app: ps.App) -> dict[str, tuple[Callable[[], Any], str]]:
     clicks = app.topic("clicks", "user_id BIGINT, name STRING, at TIMESTAMP", event_time="at")
     users = app.table("users", "id BIGINT, name STRING", key="id")

@@ -175,9 +175,6 @@ class World:
     def late(self, name: str) -> list[oracle.Late]:
         return late_pairs(self.app, name, topics=self.topics, partitions=self.partitions)
 
-    def id_of(self, place: tuple[int, int]) -> str:
-        return next(record.id for record in self.records if record.place == place)
-
     def verify(self, name: str) -> Verified:
         return verify(self.app, self.graph, name)
 

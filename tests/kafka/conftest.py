@@ -24,6 +24,15 @@ def cluster(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
     made.down(delete=True)
 
 
+@pytest.fixture
+def three_brokers(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
+    """Each holds everything."""
+    made = Cluster(tmp_path / "three")
+    made.up(brokers=3, port=0)
+    yield made
+    made.down(delete=True)
+
+
 @pytest.fixture(scope="session")
 def registry() -> Iterator[Running]:
     with tempfile.TemporaryDirectory(prefix="penstock-registry-") as folder:

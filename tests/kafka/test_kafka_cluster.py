@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,19 +49,11 @@ def test_a_kafka_is_started_looked_at_and_stopped(kafka: State, tmp_path: Path) 
     assert not (tmp_path / "home" / "kafka").exists()
 
 
-@pytest.fixture
-def three(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path / "three")
-    cluster.up(brokers=3, port=0)
-    yield cluster
-    cluster.down(delete=True)
-
-
 @pytest.mark.timeout(400)
 def test_a_leader_that_is_killed_loses_nothing_that_was_acknowledged(
-    three: Cluster, report: Callable[[str], None]
+    three_brokers: Cluster, report: Callable[[str], None]
 ) -> None:
-    state = three.state()
+    state = three_brokers.state()
     assert state is not None
     with open_log(state.url) as log:
         topic = log.create_topic("orders", "writer INT, n INT", partitions=1)
@@ -88,7 +80,7 @@ def test_a_leader_that_is_killed_loses_nothing_that_was_acknowledged(
         wait_until(lambda: len(acknowledged) >= WRITERS * BEFORE, timeout_s=100, what="writers at work")
         leader = _leader(state, "orders")
         (node,) = (node for node in state.nodes if node.number == leader)
-        three.kill(node)
+        three_brokers.kill(node)
         before = len(acknowledged)
         killed.set()
         for thread in threads:

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import verify
-from penstock.kafka.cluster import Cluster, State
+from penstock.kafka.cluster import Cluster
 
 EVENTS = 100_000
 _ROWS_MAX = 5_000
@@ -40,15 +40,6 @@ def running(home: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-@pytest.fixture
-def brokers(kafka: State, tmp_path: Path) -> Iterator[Cluster]:
-    """Three: one alone, killed in the middle of a commit, forgets a part of it (docs/KAFKA.md)."""
-    made = Cluster(tmp_path / "cluster")
-    made.up(brokers=3, port=0)
-    yield made
-    made.down(delete=True)
 
 
 def kill_and_start(cluster: Cluster, number: int) -> None:
@@ -79,10 +70,13 @@ def amiss(found: Mapping[int, list[int]]) -> list[str]:
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.crash)])
 def test_every_event_arrives_once_and_in_order(
-    kills: int, home: Path, brokers: Cluster, spark: SparkSession, report: Callable[[str], None]
+    kills: int, home: Path, three_brokers: Cluster, spark: SparkSession, report: Callable[[str], None]
 ) -> None:
-    """As many kills of the driver, and half as many of a broker."""
-    state = brokers.state()
+    """As many kills of the driver, and half as many of a broker.
+
+    Of three: one alone, killed in the middle of a commit, forgets a part of it (docs/KAFKA.md).
+    """
+    state = three_brokers.state()
     assert state is not None
     app = declare(home, state.url)
     events = app.topics["events"]
@@ -99,7 +93,7 @@ def test_every_event_arrives_once_and_in_order(
             wait_until(went_on, timeout_s=200, what="the app to go on")
             assert process.poll() is None
             if broker is not None:
-                kill_and_start(brokers, broker)
+                kill_and_start(three_brokers, broker)
 
     each = EVENTS // kills
     for number in range(kills):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.bench import machine, relations, workbench
-from penstock.bench.report import Report
+from penstock.bench import relations
+from penstock.bench.report import Report, Result
 from penstock.bench.workbench import Progress
+
+if TYPE_CHECKING:
+    from penstock.bench.relation_jobs import RelationBench
 
 AIMS = {
     "interval join, 10 k keys": 100_000.0,
@@ -17,14 +22,10 @@ AIMS = {
 
 
 def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:
-    """Some minutes. Works in a folder of its own in `home` and removes it."""
-    from penstock.bench.relation_jobs import JOINS, RelationBench
-    from penstock.flow.session import start_session
+    return relations.run("joins", measured, quick=quick, home=home, progress=progress)
 
-    sizes = relations.QUICK if quick else relations.FULL
-    tell = progress or relations.to_stderr("joins")
-    with workbench.scratch(home) as folder:
-        facts = machine.describe(folder)
-        tell("start Spark")
-        bench = RelationBench(start_session("bench"), folder)
-        return Report("joins", facts, list(relations.rates(bench, JOINS, AIMS, sizes, tell)))
+
+def measured(bench: RelationBench, sizes: relations.Sizes, tell: Progress) -> Iterator[Result]:
+    from penstock.bench.relation_jobs import JOINS
+
+    yield from relations.rates(bench, JOINS, AIMS, sizes, tell)

@@ -22,12 +22,14 @@ from penstock.bench.report import Report, Result
 from penstock.bench.workbench import Progress, Sizes, Workbench
 
 QUICK = Sizes(
-    attempts=3, sample_events=100_000, row_events=100_000, arrow_events=2_000_000, writer_events=20_000,
-    latency_events=2_000, open_batches=50_000, stall_events=100_000, memory_bytes=300_000_000,
+    attempts=3, sample_events=100_000, row_events=100_000, arrow_events=2_000_000,
+    spark_events=1_000_000, writer_events=20_000, latency_events=2_000, open_batches=50_000,
+    stall_events=100_000, memory_bytes=300_000_000,
 )  # fmt: skip
 FULL = Sizes(
-    attempts=5, sample_events=300_000, row_events=300_000, arrow_events=6_000_000, writer_events=50_000,
-    latency_events=5_000, open_batches=1_000_000, stall_events=300_000, memory_bytes=2_000_000_000,
+    attempts=5, sample_events=300_000, row_events=300_000, arrow_events=6_000_000,
+    spark_events=8_000_000, writer_events=50_000, latency_events=5_000, open_batches=1_000_000,
+    stall_events=300_000, memory_bytes=2_000_000_000,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.bench import machine, relations, workbench
+from penstock.bench import relations
 from penstock.bench.report import Report, Result
 from penstock.bench.workbench import Progress
 
@@ -18,17 +18,7 @@ _SEARCH_AIM = 20_000.0
 
 
 def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:
-    """Some minutes. Works in a folder of its own in `home` and removes it."""
-    from penstock.bench.relation_jobs import RelationBench
-    from penstock.flow.session import start_session
-
-    sizes = relations.QUICK if quick else relations.FULL
-    tell = progress or relations.to_stderr("patterns")
-    with workbench.scratch(home) as folder:
-        facts = machine.describe(folder)
-        tell("start Spark")
-        bench = RelationBench(start_session("bench"), folder)
-        return Report("patterns", facts, list(measured(bench, sizes, tell)))
+    return relations.run("patterns", measured, quick=quick, home=home, progress=progress)
 
 
 def measured(bench: RelationBench, sizes: relations.Sizes, tell: Progress) -> Iterator[Result]:

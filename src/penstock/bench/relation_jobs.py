@@ -91,7 +91,7 @@ def _plain_three_failures(stream: DataFrame) -> tuple[DataFrame, str]:
     """Key by key in Python, as Spark's guide does it. (Self-joins would make every triple.)"""
     failed = stream.filter(f"ms < {_FAILED}")
     found = failed.groupBy("page").applyInPandasWithState(
-        _counted, "page BIGINT, since TIMESTAMP", "times ARRAY<DOUBLE>", "append", "NoTimeout"
+        _counted, "page BIGINT, since DOUBLE", "one DOUBLE, two DOUBLE", "append", "NoTimeout"
     )
     return found, "append"
 
@@ -99,17 +99,16 @@ def _plain_three_failures(stream: DataFrame) -> tuple[DataFrame, str]:
 def _counted(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
-    known = list(state.get[0]) if state.exists else []
+    known = [at for at in state.get if at is not None] if state.exists else []
     found = []
     for at in sorted(at.timestamp() for frame in frames for at in frame["at"]):
         known = [*(one for one in known if at - one <= _WITHIN_S), at]
         if len(known) == 3:
             found.append(known[0])
             known = []
-    state.update((known,))
+    state.update((*known, None, None)[:2])
     if found:
-        since = pd.to_datetime(found, unit="s", utc=True)
-        yield pd.DataFrame({"page": [key[0]] * len(found), "since": since})
+        yield pd.DataFrame({"page": [key[0]] * len(found), "since": found})
 
 
 def _then_without(app: ps.App, topic: Any) -> None:

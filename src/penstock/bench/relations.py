@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.bench.report import Result
+from penstock.bench import machine, workbench
+from penstock.bench.report import Report, Result
 from penstock.bench.workbench import Progress
 
 if TYPE_CHECKING:
@@ -27,6 +29,24 @@ class Sizes:
 
 QUICK = Sizes(200_000, 50_000, texts=50_000)
 FULL = Sizes(4_000_000, 500_000)
+
+
+Measured = Callable[["RelationBench", Sizes, Progress], Iterable[Result]]
+
+
+def run(
+    name: str, measured: Measured, *, quick: bool, home: Path | None, progress: Progress | None
+) -> Report:
+    """Some minutes. Works in a folder of its own in `home` and removes it."""
+    from penstock.bench.relation_jobs import RelationBench
+    from penstock.flow.session import start_session
+
+    tell = progress or _to_stderr(name)
+    with workbench.scratch(home) as folder:
+        facts = machine.describe(folder)
+        tell("start Spark")
+        bench = RelationBench(start_session("bench"), folder)
+        return Report(name, facts, list(measured(bench, QUICK if quick else FULL, tell)))
 
 
 def rates(
@@ -50,7 +70,7 @@ def rates(
         yield Result(f"{job.name}: state", ran.state_bytes / 1e6, "MB", settings=settings)
 
 
-def to_stderr(name: str) -> Progress:
+def _to_stderr(name: str) -> Progress:
     def tell(step: str) -> None:
         print(f"bench {name}: {step}", file=sys.stderr, flush=True)
 

@@ -31,6 +31,7 @@ class Sizes:
     sample_events: int
     row_events: int  # written and read as Python objects
     arrow_events: int
+    spark_events: int  # of a Spark job, which takes a second to start
     writer_events: int  # by each of the processes that write one topic
     latency_events: int
     open_batches: int

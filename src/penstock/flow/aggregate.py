@@ -44,7 +44,7 @@ def aggregate(
     `emit="final"` a window comes out once, when it is closed. `clock` says whose time counts: the events'
     own, the log's ("append") or this machine's at the moment of processing.
     """
-    build = builds.current()
+    build, stream = builds.current(), builds.frame(stream)
     if clock is not None and clock != build.clock:
         raise AnotherClock(_one_of("clock", clock, Clock))
     keys = [by] if isinstance(by, str) else list(by)
@@ -196,7 +196,8 @@ def _sliding(
             in_time, by=keys, time=time, size_us=window.size_us, aggregates=_typed(aggregates),
             watermark_us=build.closed_us,
         )  # fmt: skip
-    return found.withColumnsRenamed({"_partition": "event_partition", "_offset": "event_offset"})
+    places = {"_partition": "event_partition", "_offset": "event_offset"}
+    return builds.timed(found, time).withColumnsRenamed(places)
 
 
 def _typed(aggregates: Mapping[str, Aggregate | Column]) -> dict[str, Aggregate]:
@@ -254,11 +255,16 @@ def late_rows(
 
 
 def _left_out(rows: DataFrame, reason: str) -> DataFrame:
+    return rows.select(*late_pair(rows, reason))
+
+
+def late_pair(rows: DataFrame, reason: str) -> list[Column]:
+    """What is said of a row that is left out."""
     from pyspark.sql import functions as F
 
     windowed = "window" in rows.columns
     own = [F.col(f"`{name}`") for name in rows.columns if not name.startswith("_") and name != "window"]
-    return rows.select(
+    return [
         F.struct(*own).alias("row"),
         *(
             (F.col(f"window.{side}") if windowed else F.lit(None).cast("timestamp")).alias(f"window_{side}")
@@ -269,7 +275,7 @@ def _left_out(rows: DataFrame, reason: str) -> DataFrame:
         F.col("_topic").alias("topic"),
         F.col("_partition").alias("partition"),
         F.col("_offset").alias("offset"),
-    )
+    ]
 
 
 def _columns(

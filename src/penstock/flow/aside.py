@@ -16,12 +16,14 @@ from penstock.log.log import Log
 def left_out(log: Log, aside: Aside, batch: Offset, columns: pa.Schema) -> pa.Table:
     """Those of a batch, in the form of late rows."""
     records = _records(log, aside.topic, batch)
+    if not len(records):
+        return columns.empty_table()
     reasons = {
         (bad["_partition"], bad["_offset"]): bad["reason"] for bad in aside.reasons(records).to_pylist()
     }
     row = columns.field("row").type
     found = []
-    for record in records.to_pylist() if reasons else ():
+    for record in records.to_pylist() if reasons else []:
         place = record["_partition"], record["_offset"]
         if place in reasons:
             own = {name: record.get(name) for name in (row.field(i).name for i in range(row.num_fields))}

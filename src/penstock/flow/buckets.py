@@ -35,6 +35,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from penstock.errors import BadOption
 from penstock.flow.aggregate_columns import named
+from penstock.flow.packed import from_bytes, to_bytes
 from penstock.flow.stepped import SteppedTables
 from penstock.schema import did_you_mean
 
@@ -80,7 +81,8 @@ class Input:
 
 def arrow_schema(df: DataFrame, columns: Sequence[str] | None = None) -> pa.Schema:
     """The columns as a step sees them. Raises BadOption for one that is not there."""
-    whole = to_arrow_schema(df.schema, timezone="UTC")
+    # Without what Spark and we have noted of them: which is the event time may be another one afterwards.
+    whole = pa.schema([field.remove_metadata() for field in to_arrow_schema(df.schema, timezone="UTC")])
     for name in columns or ():
         if name not in whole.names:
             raise BadOption(f'there is no column "{name}".', hint=did_you_mean(name, whole.names))
@@ -188,17 +190,6 @@ def _unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from rows.rename_columns(
                 [_place(number) for number in range(rows.num_columns)]
             ).to_batches()
-
-
-def to_bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def from_bytes(packed: Any) -> pa.Table:
-    return pa.ipc.open_stream(packed).read_all()
 
 
 def _to_one(tables: Tables) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +50,9 @@ TIME_MARK = "penstock.time"
 """In the metadata of the column that is a stream's event time: renamed, it is still that column."""
 
 
+_OF_GROUP = re.compile(r"_topic#\d+ IN \(([^)]*)\)")  # the filter of `_part`, as Spark shows it
+
+
 class ReadTogether(Exception):
     """The definition reads these groups of topics, and they must come from one source: build it again."""
 
@@ -76,10 +80,11 @@ class Aside:
 
 @dataclass(slots=True)
 class Operator:
-    """One stateful operator, as it was used."""
+    """One operator of ours, as it was used."""
 
     name: str
     inputs: int = 1
+    stateful: bool = True
     late: Late = "divert"
     emit: Emit = "live"
     span_us: int = 0  # how long after an event its last window can end
@@ -252,24 +257,13 @@ def stream_of(topics: Sequence[str]) -> DataFrame:
 
 def table_of(topic: str) -> DataFrame:
     """A table's records, every one of them: its own columns as they are stored, and the system's in sight."""
-    from pyspark.sql import functions as F
-
     build = current()
     wanted = (topic,)
     if wanted not in build.groups or topic not in build.tables:
         groups = build.groups or tuple(build.source)
         raise ReadTogether(groups if wanted in groups else (*groups, wanted), frozenset({topic}))
     stream_of(wanted)
-    assert build.together is not None
-    number, names = build.groups.index(wanted), build.log.port.settings(topic).stored.names
-    sources = {name: column_of(number, name) for name in names} | {name: name for name in HIDDEN}
-    return build.together.filter(F.col("_topic") == topic).select(
-        *(
-            F.col(f"`{source}`").alias(name)
-            for name, source in sources.items()
-            if source in build.together.columns
-        )
-    )
+    return _part(build, wanted, _columns_of(build, wanted))
 
 
 def records(build: Build, topics: Sequence[str], clock: Clock) -> DataFrame:
@@ -286,7 +280,7 @@ def take(build: Build, topics: tuple[str, ...], clock: Clock, df: DataFrame) -> 
     build.clock = clock
     build.topics.extend(topics)
     build.time = _time_column(build, topics)
-    build.source[topics] = hide(_marked(df, build.time), HIDDEN)
+    build.source[topics] = hide(timed(df, build.time), HIDDEN)
 
 
 def _check_alike(build: Build, topics: tuple[str, ...]) -> None:
@@ -314,12 +308,12 @@ def _opened(build: Build, topics: tuple[str, ...]) -> DataFrame:
     hidden = [name for name in HIDDEN if name != build.time or build.undated]
     if build.mode != "stream":
         plain = build.session.read.format("penstock").options(**options).load()
-        return hide(_marked(plain, build.time), hidden)
+        return hide(timed(plain, build.time), hidden)
     reader = build.session.readStream.format("penstock").options(**options)
     if build.columns is not None:
         reader = reader.schema(_narrowed(build, topics))
     if build.undated:
-        return hide(_marked(reader.load(), build.time), hidden)
+        return hide(timed(reader.load(), build.time), hidden)
     return hide(_watermarked(build, topics, reader.load()), hidden)
 
 
@@ -328,28 +322,39 @@ def _group(build: Build, topics: tuple[str, ...]) -> DataFrame:
 
     Spark scans it once for each group. All have one watermark: that of the log, whoever moved it.
     """
-    from pyspark.sql import functions as F
-
     from penstock.flow.hidden import hide
 
     if build.realtime:
         raise BadDefinition("real-time mode reads one topic.", hint="leave latency= out")
-    together = build.together = build.together or _opened_together(build)
-    settings, number = build.log.port.settings(topics[0]), build.groups.index(topics)
-    time = _time_column(build, topics)
-    sources = {name: column_of(number, name) for name in settings.stored.names}
-    sources |= {name: name for name in HIDDEN}
+    build.together = build.together or _opened_together(build)
+    time, sources = _time_column(build, topics), _columns_of(build, topics)
     timeless = build.scan(build.topics).is_timeless(build.log, topics[0])
     # In the second look, an event without a usable time shows what it has.
     as_it_is = build.mode == "odd" or timeless
     if not as_it_is:
         assert build.time is not None
         sources[time] = build.time
-    there = {name: source for name, source in sources.items() if source in together.columns}
-    mine = together.filter(F.col("_topic").isin(*topics)).select(
-        *(F.col(f"`{source}`").alias(name) for name, source in there.items())
-    )
-    return hide(_marked(mine, time) if as_it_is else mine, [n for n in HIDDEN if n in there and n != time])
+    mine = _part(build, topics, sources)
+    hidden = [name for name in HIDDEN if name in mine.columns and name != time]
+    return hide(timed(mine, time) if as_it_is else mine, hidden)
+
+
+def _columns_of(build: Build, topics: tuple[str, ...]) -> dict[str, str]:
+    """By name, what the source of all groups calls each column of these topics."""
+    number, names = build.groups.index(topics), build.log.port.settings(topics[0]).stored.names
+    return {name: column_of(number, name) for name in names} | {name: name for name in HIDDEN}
+
+
+def _part(build: Build, topics: tuple[str, ...], sources: Mapping[str, str]) -> DataFrame:
+    """The records of these topics in the source of all groups, as far as it has their columns."""
+    from pyspark.sql import functions as F
+
+    together = build.together
+    assert together is not None
+    columns = [
+        F.col(f"`{source}`").alias(name) for name, source in sources.items() if source in together.columns
+    ]
+    return together.filter(F.col("_topic").isin(*topics)).select(*columns)
 
 
 def _opened_together(build: Build) -> DataFrame:
@@ -358,7 +363,7 @@ def _opened_together(build: Build) -> DataFrame:
     build.time = {"event": "_event_time", "append": "_timestamp"}.get(build.clock, "_processed")
     options = _options(build, build.topics)
     if build.mode != "stream":
-        return _marked(build.session.read.format("penstock").options(**options).load(), build.time)
+        return timed(build.session.read.format("penstock").options(**options).load(), build.time)
     reader = build.session.readStream.format("penstock").options(**options)
     if build.columns is not None:
         reader = reader.schema(_narrowed(build, build.topics))
@@ -391,7 +396,7 @@ def _watermarked(build: Build, topics: Sequence[str], loaded: DataFrame) -> Data
     from pyspark.sql import functions as F
 
     assert build.time is not None
-    loaded = _marked(loaded, build.time)
+    loaded = timed(loaded, build.time)
     delay_us = build.scan(topics).lateness_us(build.log) + STEP_US + build.extra_delay_us
     marked = loaded.withWatermark(build.time, f"{-(-delay_us // 1000)} milliseconds")
     # No heartbeat must be lost below the watermark, where Spark moves every filter that it can: this one
@@ -411,10 +416,31 @@ def _narrowed(build: Build, topics: Sequence[str]) -> StructType:
     return from_arrow_schema(pa.schema([field for field in whole if field.name in wanted]))
 
 
-def _marked(df: DataFrame, time: str) -> DataFrame:
+def frame(given: Any) -> DataFrame:
+    """The stream that is meant: a DataFrame, or a topic or stream of the app as it is."""
+    from pyspark.sql import DataFrame
+
+    if isinstance(given, DataFrame):
+        return given
+    if callable(opened := getattr(given, "stream", None)):
+        found: DataFrame = opened()
+        return found
+    raise BadDefinition(f"{given!r} is no stream.", hint="give it topic.stream()")
+
+
+def read_by(df: DataFrame) -> str:
+    """Which of the topics that are read together a stream is made of; the same for the same topics."""
+    plan: Any = df._jdf.queryExecution().analyzed()
+    return str(_OF_GROUP.findall(plan.treeString())[-1:])
+
+
+def timed(df: DataFrame, time: str) -> DataFrame:
+    """With this column as the event time, where it is among them."""
     from pyspark.sql import functions as F
 
-    return df.withColumn(time, F.col(time).alias(time, metadata={TIME_MARK: True}))
+    if time not in df.columns:
+        return df
+    return df.withColumn(time, F.col(f"`{time}`").alias(time, metadata={TIME_MARK: True}))
 
 
 def _time_column(build: Build, topics: Sequence[str]) -> str:

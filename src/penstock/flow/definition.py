@@ -68,6 +68,7 @@ class Analysed:
     definition: Definition
     topics: tuple[str, ...]
     groups: tuple[tuple[str, ...], ...]
+    tables: frozenset[str]
     clock: Clock
     operators: tuple[Operator, ...]
     output: Output
@@ -82,7 +83,7 @@ class Analysed:
     @property
     def sparks_own(self) -> bool:
         """Grouped by Spark itself, which drops late rows and those without a time, and only counts them."""
-        return self.stateful and not self.operators
+        return self.stateful and not any(operator.stateful for operator in self.operators)
 
     @property
     def asides(self) -> list[Aside]:
@@ -92,7 +93,7 @@ class Analysed:
     def mode(self) -> Literal["update", "append"]:
         if self.definition.realtime:
             return "update"
-        final = any(operator.output != "update" for operator in self.operators)
+        final = any(operator.output != "update" for operator in self.operators if operator.stateful)
         return "append" if final or not self.stateful else "update"
 
     def build(self, build: Build, *, arrival: bool = False) -> DataFrame:
@@ -101,7 +102,7 @@ class Analysed:
         `arrival`: with the columns that say in which order the rows came.
         """
         build.clock, build.settle_us, build.extra_delay_us = self.clock, self.settle_us, self.correct_us
-        build.groups = self.groups
+        build.groups, build.tables = self.groups, self.tables
         build.undated, build.realtime = not self.stateful, self.definition.realtime
         with self.definition.blamed():
             df = self._built(build)
@@ -145,7 +146,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
             raise BadDefinition(
                 "a view needs a key.", hint='say what identifies a row: @app.view(key="page")'
             )
-    stateful = bool(build.operators) or _has_state(df)
+    stateful = any(operator.stateful for operator in build.operators) or _has_state(df)
     operators = tuple(build.operators)
     _check_shape(definition, key, own, operators, stateful=stateful)
     correct_us = max((operator.correct_us for operator in operators), default=0)
@@ -154,6 +155,7 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
         definition,
         tuple(build.topics),
         build.groups,
+        build.tables,
         build.clock,
         operators,
         _output(definition, key, own, operators),
@@ -209,7 +211,7 @@ def _check_shape(
         raise definition.wrong("a stream carries final rows.", 'say emit="final", or make it a view')
     elif any(o.output != "append" for o in operators):
         raise definition.wrong("a stream carries final rows, and these may change.", "make it a view")
-    elif stateful and not operators:
+    elif stateful and not any(o.stateful for o in operators):
         raise definition.wrong(
             "a stream carries final rows, and Spark's own grouping gives values that still change.",
             'use ps.aggregate(..., emit="final"), or make it a view',
@@ -320,7 +322,7 @@ def _over(definition: Definition, build: Build, columns: Sequence[str]) -> DataF
     narrow = frozenset((*columns, *builds.HIDDEN))
     again = Build(
         build.session, build.log, build.home, clock=build.clock, columns=narrow, groups=build.groups,
-        realtime=build.realtime,
+        tables=build.tables, realtime=build.realtime,
     )  # fmt: skip
     try:
         return outputs.flat(builds.call(definition.function, again))

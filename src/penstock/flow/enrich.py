@@ -8,16 +8,16 @@ of the table the versions that can still be asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.flow import ordering
-from penstock.flow.ordering import Ints
+from penstock.flow.ordering import PLACE, Ints
+from penstock.flow.output import DIVERTED
+from penstock.flow.packed import fitted
 from penstock.flow.stepped import SteppedTables
 from penstock.flow.versions import DELETED, FROM, SYSTEM, Versions, spans
 
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from penstock.flow.pages import Pages
 
 ENRICHED_AT = "enriched_at"
-PLACE = ("_topic", "_partition", "_offset")
 VERSION = pa.schema([("version_partition", pa.int32()), ("version_offset", pa.int64())])
-DIVERTED = "_diverted"
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _PLACES = ("topic", "partition", "offset")
 _WINDOW = pa.schema([("window_start", _TIMESTAMP), ("window_end", _TIMESTAMP)])
@@ -96,7 +94,7 @@ class Enrich:
         asked, at, later = waiting.filter(pa.array(ripe)), times[ripe], waiting.filter(pa.array(~ripe))
         fresh = new[1].select(self.versions.names).cast(self.versions)
         known = self._known(pages[0], asked, fresh)
-        codes = _codes(asked.select(list(self.on)), known.select(list(self.key)))
+        codes = ordering.joinable(asked.select(list(self.on)), known.select(list(self.key)))
         versions = Versions.of(known, codes[1])
         found, due = self._found(versions, codes[0], at)
         if len(fresh):
@@ -142,7 +140,7 @@ class Enrich:
             columns.append(pa.array(due, pa.int64()).cast(_TIMESTAMP))
         if self.diverts:
             columns.append(self._diverted(events, found < 0))
-        return _table(columns, self.output)
+        return fitted(columns, self.output)
 
     def _diverted(self, events: pa.Table, missing: Any) -> Any:
         """Of each event what is to be said of it elsewhere, NULL where there is a row for it."""
@@ -154,22 +152,6 @@ class Enrich:
         said = [place["watermark"], reason, *(place[name] for name in _PLACES)]
         arrays = [row, nothing, nothing, *said]
         return pa.StructArray.from_arrays(arrays, fields=list(self.late), mask=pa.array(~missing))
-
-
-def _codes(events: pa.Table, versions: pa.Table) -> tuple[Ints, Ints]:
-    """A number for each key, the same on both sides; -1 for an event where a part of it is NULL."""
-    names = [f"k{number}" for number in range(events.num_columns)]
-    theirs = versions.rename_columns(names)
-    both = pa.concat_tables([events.rename_columns(names).cast(theirs.schema), theirs])
-    codes = ordering.groups(both, names)
-    for name in names:
-        codes[pc.is_null(both[name]).to_numpy()] = -1
-    return codes[: len(events)], codes[len(events) :]
-
-
-def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    fitting = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(fitting, schema=schema)
 
 
 def enrich_batch(

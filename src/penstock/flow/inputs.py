@@ -24,11 +24,24 @@ def in_time(
     """
     if operator.late not in ("divert", "drop"):
         raise BadDefinition(f"late={operator.late!r}.", hint='single rows take late="divert" or late="drop"')
+    if drop_late:
+        _check_comparable(build)
     build.add(operator)
     found = [with_system(stream) for stream in streams]
     if build.mode == "odd":
         operator.late_rows = _late(build, operator, found, drop_late=drop_late)
     return [rows.filter(_at(rows) > _watermark()) for rows in found] if drop_late else found
+
+
+def _check_comparable(build: Build) -> None:
+    """Events are compared by their times, and an append time is none of theirs."""
+    scan = build.scan(build.topics)
+    for topic in build.topics:
+        if topic not in build.tables and scan.is_timeless(build.log, topic):
+            raise BadDefinition(
+                f'topic "{topic}" has no event time, and another one here has.',
+                hint="declare it with event_time=, so that their times can be compared",
+            )
 
 
 def _late(build: Build, operator: Operator, streams: Sequence[DataFrame], *, drop_late: bool) -> DataFrame:
@@ -76,6 +89,35 @@ def common_type(one: str, other: str) -> str | None:
     if one == other:
         return one
     return max(one, other, key=_WHOLE.index) if one in _WHOLE and other in _WHOLE else None
+
+
+def alike(
+    left: DataFrame, right: DataFrame, pairs: Mapping[str, str], right_name: str
+) -> tuple[DataFrame, DataFrame]:
+    """Both with the columns that must be equal in one type: equal values must meet, INT or BIGINT."""
+    from pyspark.sql import functions as F
+
+    for ours, theirs in pairs.items():
+        kinds = [df.schema[name].dataType.simpleString() for df, name in ((left, ours), (right, theirs))]
+        common = common_type(*kinds)
+        if common is None:
+            raise BadDefinition(
+                f'"{ours}" is {kinds[0].upper()}, and "{theirs}" of {right_name} is {kinds[1].upper()}.',
+                hint=f'bring them to one type, as .withColumn("{ours}", F.col("{ours}").cast(...))',
+            )
+        left = left.withColumn(ours, F.col(f"`{ours}`").cast(common))
+        right = right.withColumn(theirs, F.col(f"`{theirs}`").cast(common))
+    return left, right
+
+
+def check_once(names: Sequence[str]) -> None:
+    """Raises BadDefinition where two columns would have one name."""
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise BadDefinition(
+            f'a column "{min(twice)}" would be there twice.',
+            hint="rename one of them: withColumnRenamed(...)",
+        )
 
 
 def _at(rows: DataFrame) -> Column:

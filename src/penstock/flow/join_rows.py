@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.join_tables import OP, Moves, codes_of_both, is_in, marked, newest_joined
-from penstock.flow.ordering import Ints
+from penstock.flow import ordering
+from penstock.flow.join_tables import Moves, is_in, joined_schema, marked, newest_joined
 from penstock.flow.stepped import SteppedTables
 from penstock.flow.table_changes import Newest
 
@@ -56,11 +56,7 @@ class JoinRows:
 
     @property
     def output(self) -> pa.Schema:
-        added = [
-            self.rights.field(column).with_name(name)
-            for column, name in zip(self.columns, self.names, strict=True)
-        ]
-        return pa.schema([*self.lefts, *added, OP])
+        return joined_schema(self.lefts, self.right, self.columns, self.names)
 
     def step(
         self,
@@ -90,26 +86,17 @@ class JoinRows:
 
     def _pairs(self, lefts: pa.Table, rights: pa.Table) -> pa.Table:
         """Every left row with every right one that it meets. NULL equals nothing."""
-        ours, theirs = codes_of_both(lefts.select(list(self.on)), rights.select(list(self.theirs)))
-        ours, theirs = _without_nulls(lefts, self.on, ours), _without_nulls(rights, self.theirs, theirs)
+        ours, theirs = ordering.joinable(lefts.select(list(self.on)), rights.select(list(self.theirs)))
         order = np.argsort(theirs, kind="stable")
         low, high = (np.searchsorted(theirs[order], ours, side=side) for side in ("left", "right"))
-        many = np.where(ours < 0, 0, high - low)
-        places = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many) + np.repeat(low, many)
-        met = lefts.take(pa.array(np.repeat(np.arange(len(lefts)), many)))
+        which, places = ordering.spread(low, np.where(ours < 0, low, high))
+        met = lefts.take(pa.array(which))
         others = rights.select(list(self.columns)).take(pa.array(order[places]))
         return pa.Table.from_arrays([*met.columns, *others.columns], names=self.output.names[:-1])
 
 
 def _plain(table: Newest) -> pa.Schema:
     return pa.schema([table.versions.field(name) for name in table.columns])
-
-
-def _without_nulls(rows: pa.Table, on: tuple[str, ...], codes: Ints) -> Ints:
-    known = codes.copy()
-    for name in on:
-        known[pc.is_null(rows[name]).to_numpy()] = -1
-    return known
 
 
 def join_rows_batch(left: DataFrame, right: DataFrame, join: JoinRows) -> DataFrame:

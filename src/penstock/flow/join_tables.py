@@ -8,7 +8,7 @@ for another does both in one batch, and is stored as one change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow import ordering
-from penstock.flow.ordering import Ints
 from penstock.flow.stepped import SteppedTables
 from penstock.flow.table_changes import Newest
 from penstock.flow.versions import DELETED, spans
@@ -81,11 +80,7 @@ class JoinTables:
 
     @property
     def output(self) -> pa.Schema:
-        added = [
-            self.right.versions.field(column).with_name(name)
-            for column, name in zip(self.columns, self.names, strict=True)
-        ]
-        return pa.schema([*self.lefts, *added, OP])
+        return joined_schema(self.lefts, self.right, self.columns, self.names)
 
     def step(
         self,
@@ -106,7 +101,8 @@ class JoinTables:
         stayed = known.filter(pa.array(~left_out))
         pages[0].write(pa.concat_tables([stayed, arrived]), moved.select(list(self.on)))
         gone = self._joined(known, were).select(list(self.left.key))
-        again = stayed.filter(pa.array(_matches(stayed, self.on, news, self.right.key)))
+        ours, theirs = ordering.joinable(stayed.select(list(self.on)), news.select(list(self.right.key)))
+        again = stayed.filter(pa.array((ours >= 0) & np.isin(ours, theirs)))
         rows = self._joined(pa.concat_tables([again, arrived]), are)
         kept = is_in(gone, self._joined(stayed, are), self.left.key) | is_in(gone, rows, self.left.key)
         return SteppedTables((), self._changes(gone.filter(pa.array(~kept)), rows), None)
@@ -114,10 +110,11 @@ class JoinTables:
     def _joined(self, lefts: pa.Table, rights: pa.Table) -> pa.Table:
         """The left rows with the right one that each refers to."""
         rights = rights.filter(pc.invert(rights[DELETED]))
-        codes, theirs = codes_of_both(lefts.select(list(self.on)), rights.select(list(self.right.key)))
+        codes, theirs = ordering.joinable(lefts.select(list(self.on)), rights.select(list(self.right.key)))
         place = np.full(max(codes.max(initial=-1), theirs.max(initial=-1)) + 2, -1)
-        place[theirs] = np.arange(len(theirs))
-        found = place[codes]
+        (whole,) = np.nonzero(theirs >= 0)
+        place[theirs[whole]] = whole
+        found = place[codes]  # the last place is nobody's, and NULL finds that
         if self.how == "inner":
             lefts, found = lefts.filter(pa.array(found >= 0)), found[found >= 0]
         met = rights.select(list(self.columns)).take(pa.array(found, pa.int64(), mask=found < 0))
@@ -132,27 +129,21 @@ class JoinTables:
         return pa.concat_tables([table.cast(self.output) for table in found])
 
 
+def joined_schema(lefts: pa.Schema, right: Newest, columns: Sequence[str], names: Sequence[str]) -> pa.Schema:
+    """The columns of the left table, those of the right one under their new names, and what happened."""
+    added = [
+        right.versions.field(column).with_name(name) for column, name in zip(columns, names, strict=True)
+    ]
+    return pa.schema([*lefts, *added, OP])
+
+
 def marked(rows: pa.Table, op: str) -> pa.Table:
     return rows.append_column(OP, pa.array([op] * len(rows), pa.string()))
 
 
-def codes_of_both(ours: pa.Table, theirs: pa.Table) -> tuple[Ints, Ints]:
-    """A number for each key, the same in both."""
-    names = [f"k{number}" for number in range(theirs.num_columns)]
-    theirs = theirs.rename_columns(names)
-    both = pa.concat_tables([ours.rename_columns(names).cast(theirs.schema), theirs]).combine_chunks()
-    codes = ordering.groups(both, names)
-    return codes[: len(ours)], codes[len(ours) :]
-
-
-def _matches(ours: pa.Table, on: tuple[str, ...], theirs: pa.Table, key: tuple[str, ...]) -> Any:
-    codes = codes_of_both(ours.select(list(on)), theirs.select(list(key)))
-    return np.isin(codes[0], codes[1])
-
-
 def is_in(ours: pa.Table, theirs: pa.Table, key: tuple[str, ...]) -> Any:
-    """Which of our keys are among theirs."""
-    return _matches(ours, key, theirs, key)
+    """Which of our keys are among theirs; here NULL is a value."""
+    return np.isin(*ordering.groups_of_both(ours.select(list(key)), theirs.select(list(key))))
 
 
 def join_batch(left: DataFrame, right: DataFrame, join: JoinTables) -> DataFrame:

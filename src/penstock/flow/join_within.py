@@ -8,7 +8,6 @@ an event does not meet itself. State: the events whose range the watermark has n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow import ordering
-from penstock.flow.ordering import Ints
+from penstock.flow.ordering import PLACE, Ints
+from penstock.flow.packed import fitted
 from penstock.flow.stepped import SteppedTables
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 How = Literal["inner", "left", "right", "full"]
 
 JOINED_AT = "joined_at"
-PLACE = ("_topic", "_partition", "_offset")
 _MATCHED = "__matched"
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -72,7 +71,7 @@ class JoinWithin:
         self, state: tuple[pa.Table, ...] | None, new: tuple[pa.Table, ...], watermark_us: int
     ) -> SteppedTables:
         left, right = (_waiting(state[i] if state else None, new[i]) for i in (0, 1))
-        codes = _codes(left, right, self.left.on, self.right.on)
+        codes = ordering.joinable(left.select(list(self.left.on)), right.select(list(self.right.on)))
         times = ordering.micros(left[self.left.time]), ordering.micros(right[self.right.time])
         first = tuple(len(state[i]) if state else 0 for i in (0, 1))
         lefts, rights = self._pairs(left, right, codes, times, first)
@@ -114,15 +113,14 @@ class JoinWithin:
         own, at = codes[0][lefts], times[0][lefts]
         low = ordering.rows_up_to(sorted_codes, sorted_times, own, at - self.right.range_us - 1)
         high = ordering.rows_up_to(sorted_codes, sorted_times, own, at + self.left.range_us)
-        many = high - low
-        places = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many) + np.repeat(low, many)
-        return np.repeat(lefts, many), rights[places]
+        which, places = ordering.spread(low, high)
+        return lefts[which], rights[places]
 
     def _joined(self, left: pa.Table, right: pa.Table, lefts: Ints, rights: Ints, at: Ints) -> pa.Table:
         ours, theirs = left.take(pa.array(lefts)), right.take(pa.array(rights))
         columns = [*(ours[name] for name in (*self.left.on, *self.left.columns))]
         columns += [theirs[name] for name in self.right.columns]
-        return _table([*columns, _timestamps(at)], self.output)
+        return fitted([*columns, _timestamps(at)], self.output)
 
     def _alone(self, number: int, rows: pa.Table, chosen: Any, due: Ints) -> pa.Table:
         """Events that met nobody, with NULL in place of the other."""
@@ -135,7 +133,7 @@ class JoinWithin:
                 columns.append(
                     alone[column] if mine else pa.nulls(len(alone), side.schema.field(column).type)
                 )
-        return _table([*columns, _timestamps(due[chosen])], self.output)
+        return fitted([*columns, _timestamps(due[chosen])], self.output)
 
 
 def _waiting(state: pa.Table | None, new: pa.Table) -> pa.Table:
@@ -160,17 +158,6 @@ def _can_matter(side: Side, codes: Ints, matched: Any) -> Any:
     return (codes >= 0) | (side.outer & ~matched)
 
 
-def _codes(left: pa.Table, right: pa.Table, on: Sequence[str], theirs: Sequence[str]) -> tuple[Ints, Ints]:
-    """A number for each key, the same on both sides; -1 where a part of it is NULL."""
-    names = [f"k{number}" for number in range(len(on))]
-    keys = [left.select(list(on)).rename_columns(names), right.select(list(theirs)).rename_columns(names)]
-    both = pa.concat_tables([keys[0], keys[1].cast(keys[0].schema)])
-    codes = ordering.groups(both, names)
-    for name in names:
-        codes[pc.is_null(both[name]).to_numpy()] = -1
-    return codes[: len(left)], codes[len(left) :]
-
-
 def _same_place(left: pa.Table, right: pa.Table, lefts: Ints, rights: Ints) -> Any:
     ours, theirs = left.take(pa.array(lefts)), right.take(pa.array(rights))
     same = np.ones(len(lefts), dtype=bool)
@@ -181,11 +168,6 @@ def _same_place(left: pa.Table, right: pa.Table, lefts: Ints, rights: Ints) -> A
 
 def _timestamps(times: Ints) -> pa.Array:
     return pa.array(times, pa.int64()).cast(_TIMESTAMP)
-
-
-def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    fitting = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(fitting, schema=schema)
 
 
 def join_batch(

@@ -24,6 +24,7 @@ def latest(stream: DataFrame, *, by: str | Sequence[str]) -> DataFrame:
     """The newest row of each key, by event time and then by arrival: `ps.latest(profiles, by="user_id")`."""
     from pyspark.sql import functions as F
 
+    stream = builds.frame(stream)
     build, keys, time = builds.current(), _columns(stream, by), time_of(stream)
     operator = Operator("latest", windowed=False)
     build.add(operator)
@@ -46,6 +47,7 @@ def deduplicate(
     from penstock.flow import deduplicate as once
 
     within_us = duration_ms(within) * 1_000
+    stream = builds.frame(stream)
     keys, time = _columns(stream, id), time_of(stream)
     operator = Operator("deduplicate", late=late, span_us=within_us, windowed=False, output="append")
     rows = _in_time(stream, operator)
@@ -53,7 +55,7 @@ def deduplicate(
         kept = once.deduplicate(rows, id=keys, time=time, within_us=within_us)
     else:
         kept = once.deduplicate_batch(rows, id=keys, time=time, within_us=within_us)
-    return kept.select(*stream.columns)
+    return builds.timed(kept.select(*stream.columns), time)
 
 
 def in_order(stream: DataFrame, *, by: str | Sequence[str] = (), late: Late = "divert") -> DataFrame:
@@ -63,13 +65,16 @@ def in_order(stream: DataFrame, *, by: str | Sequence[str] = (), late: Late = "d
     """
     from penstock.flow import in_order as ordered
 
+    stream = builds.frame(stream)
     build, keys, time = builds.current(), _columns(stream, by), time_of(stream)
     operator = Operator("in_order", late=late, windowed=False, output="append", final_by=time)
     rows = _in_time(stream, operator)
     if build.mode == "stream":
-        return ordered.in_order(rows, time=time, by=keys).select(*stream.columns)
-    closed_us = build.closed_us if build.closed_us is not None else 0
-    return ordered.in_order_batch(rows, time=time, watermark_us=closed_us).select(*stream.columns)
+        kept = ordered.in_order(rows, time=time, by=keys)
+    else:
+        closed_us = build.closed_us if build.closed_us is not None else 0
+        kept = ordered.in_order_batch(rows, time=time, watermark_us=closed_us)
+    return builds.timed(kept.select(*stream.columns), time)
 
 
 def _in_time(stream: DataFrame, operator: Operator) -> DataFrame:

@@ -17,6 +17,9 @@ from penstock.flow.aggregates import ARRIVAL
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
+PLACE = ("_topic", "_partition", "_offset")
+"""The columns that say which record an event is."""
+
 
 def micros(column: Any) -> Ints:
     """Timestamps as microseconds since 1970; whole numbers as they are."""
@@ -38,6 +41,31 @@ def groups(rows: pa.Table, by: Sequence[str]) -> Ints:
         codes = codes * max(1, len(encoded.dictionary)) + np.asarray(encoded.indices)
         codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     return codes
+
+
+def groups_of_both(ours: pa.Table, theirs: pa.Table) -> tuple[Ints, Ints]:
+    """A number for each row of two tables, equal where all of their columns are, by place."""
+    names = [f"k{number}" for number in range(theirs.num_columns)]
+    theirs = theirs.rename_columns(names)
+    both = pa.concat_tables([ours.rename_columns(names).cast(theirs.schema), theirs])
+    codes = groups(both, names)
+    return codes[: len(ours)], codes[len(ours) :]
+
+
+def joinable(ours: pa.Table, theirs: pa.Table) -> tuple[Ints, Ints]:
+    """As `groups_of_both`, with -1 for a row where a column is NULL, which in a join equals nothing."""
+    codes = groups_of_both(ours, theirs)
+    for table, numbers in zip((ours, theirs), codes, strict=True):
+        for column in table.columns:
+            numbers[pc.is_null(column).to_numpy()] = -1
+    return codes
+
+
+def spread(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """All numbers of the ranges [low, high), one range after another, and which range each is of."""
+    many = high - low
+    places = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many) + np.repeat(low, many)
+    return np.repeat(np.arange(len(many)), many), places
 
 
 def arrival(rows: pa.Table) -> list[Ints]:

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from penstock.errors import BadDefinition, SeveralRowsPerKey
 from penstock.flow.aggregate import REVISION
 from penstock.flow.build import HIDDEN
-from penstock.flow.enrich import DIVERTED
 from penstock.flow.offset import NEVER_US
 from penstock.flow.ordering import groups
 from penstock.schema import RecordSchema, did_you_mean
@@ -31,6 +30,8 @@ from penstock.log.newest import last_record
 
 LATE = ".late"
 BATCHES = ".batches"
+DIVERTED = "_diverted"
+"""In a result, a late pair that an operator has put in place of a row."""
 HISTORY = RecordSchema.of(
     "query STRING NOT NULL, version INT NOT NULL, number BIGINT NOT NULL, batch STRING NOT NULL, "
     "rows BIGINT NOT NULL, changes BIGINT NOT NULL, late BIGINT NOT NULL, watermark TIMESTAMP, "

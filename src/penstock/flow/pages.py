@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.flow.ordering import Ints
+from penstock.flow.packed import from_bytes, to_bytes
 from penstock.log import keys as log_keys
 
 ROWS_EACH = 1_000
@@ -91,7 +92,7 @@ class Pages:
         found = [self._schema.empty_table()]
         for number in numbers:
             page = self._store.get(int(number))
-            rows = self._schema.empty_table() if page is None else pa.ipc.open_stream(page).read_all()
+            rows = self._schema.empty_table() if page is None else from_bytes(page)
             self._counts[int(number)] = len(rows)
             found.append(rows)
         return pa.concat_tables(found).combine_chunks()
@@ -101,7 +102,7 @@ class Pages:
         self._rows += len(page) - before
         self._counts[number] = len(page)
         if len(page):
-            self._store.put(number, _to_bytes(page))
+            self._store.put(number, to_bytes(page))
         elif before:
             self._store.remove(number)
 
@@ -131,10 +132,3 @@ class Pages:
         fitting = columns.cast(pa.schema([self._schema.field(name) for name in self._key]))
         digests = log_keys.key_digests(fitting.combine_chunks().to_batches()[0], self._key)
         return (digests[:, 0] & np.uint64((1 << self._level) - 1)).astype(np.int64)
-
-
-def _to_bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ callback in which Spark hands over each batch. Everything it stores goes through
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 import uuid
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import BadOption, DefinitionChanged, IncompatibleSchema, UnknownTopic
+from penstock.errors import BadOption, DefinitionChanged, IncompatibleSchema, NotSupported, UnknownTopic
 from penstock.flow import aside, history
 from penstock.flow import build as builds
 from penstock.flow import output as outputs
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _HOLD_EVERY_S = 5.0
+_STATE_FILE = re.compile(r"(\d+)\.(changelog|delta|snapshot|zip)")
 _GONE = ".gone-"
 
 
@@ -171,8 +173,18 @@ class Query:
             self.running.stop()
 
     def can_replay(self) -> bool:
-        """Whether the log still has all that the state was made of: retention may have taken some."""
-        return not self.stateful or not history.gone(self._log, history.batches(self._log, self.history))
+        """Whether the state can be made again: retention may have taken some of what it was made of."""
+        if not self.stateful:
+            return True
+        return not self._asked_elsewhere and not history.gone(
+            self._log, history.batches(self._log, self.history)
+        )
+
+    @property
+    def _asked_elsewhere(self) -> str | None:
+        """Why its state is made of more than the log has."""
+        steps = [step for member in self.members for step in member.operators if not step.stateful]
+        return next((step.not_verifiable for step in steps if step.not_verifiable), None)
 
     def forget_state(self) -> None:
         """Throw the checkpoint away: the next start builds the state anew from the log."""
@@ -196,6 +208,11 @@ class Query:
         committer = self.committer
         if committer is None or not committer.replaying or committer.position is None:
             return {}
+        if self.stateful and self._asked_elsewhere:
+            raise NotSupported(
+                f'"{self.name}" has lost its state, and {self._asked_elsewhere}.',
+                hint=f"what is stored stays; build it anew: penstock rebuild … {self.name}",
+            )
         if self.stateful:
             return {"history": self.history}
         return {"begin": json.dumps(at_rest(committer.position.batch.end).to_json())}
@@ -204,6 +221,7 @@ class Query:
         """The folder that the stored position names, or a new one if that is gone."""
         folder = self._place.folder
         if known and (folder / known / "offsets").is_dir():
+            drop_uncommitted_state(folder / known)
             return folder / known
         self._place.clear()
         # A name of its own: a checkpoint must never be taken for another one, here or after a rebuild.
@@ -267,9 +285,24 @@ class Query:
         past = history.batches(self._log, topic) if topic else []
         build = self._build(mode="odd", batches=history.as_recorded(past, batch))
         member.build(build)
-        (operator, *_) = build.operators
+        operator = next(each for each in build.operators if each.late_rows is not None)
         assert operator.late_rows is not None
         return outputs.late_records(operator.late_rows.toArrow(), policy=operator.late)
+
+
+def drop_uncommitted_state(checkpoint: Path) -> None:
+    """Remove what a batch that Spark has not committed left in its state.
+
+    Spark takes a state file that is there already for its own, from another try of the same batch. But a
+    crash may have taken the plan of that batch along, and then the next try is another batch.
+    """
+    committed = [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
+    last = max(committed, default=-1) + 1  # the state after batch n is version n + 1
+    for file in (checkpoint / "state").rglob("*"):
+        version = _STATE_FILE.fullmatch(file.name)
+        if version and int(version[1]) > last:
+            file.unlink(missing_ok=True)
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
 
 @contextmanager

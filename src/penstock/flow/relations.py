@@ -10,8 +10,9 @@ from penstock.errors import BadDefinition
 from penstock.flow import build as builds
 from penstock.flow.aggregate import time_of
 from penstock.flow.build import Late, Operator
-from penstock.flow.inputs import common_type, in_time
-from penstock.flow.join_within import JOINED_AT, PLACE, How, JoinWithin, Side
+from penstock.flow.inputs import alike, in_time
+from penstock.flow.join_within import JOINED_AT, How, JoinWithin, Side
+from penstock.flow.ordering import PLACE
 from penstock.schema import did_you_mean
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ def join_within(
     passed its range. Columns: `on`, the left's, the right's (with `suffix` where the name is taken) and
     `joined_at`: the time of the later event, or the end of the range of one that is alone.
     """
-    from pyspark.sql import functions as F
 
     from penstock.flow.buckets import Input, arrow_schema, together_in_buckets
     from penstock.flow.join_within import join_batch
 
+    left, right = builds.frame(left), builds.frame(right)
     keys = [on] if isinstance(on, str) else list(on)
     after_us, before_us = duration_ms(after) * 1_000, duration_ms(before) * 1_000
     _check(left, right, keys, how)
@@ -50,7 +51,7 @@ def join_within(
     build = builds.current()
     times = time_of(left), time_of(right)
     ours, theirs = in_time(build, operator, [left, right])
-    ours, theirs = _alike(ours, theirs, keys)
+    ours, theirs = alike(ours, theirs, {name: name for name in keys}, "the right stream")
     others = [_own(side, without=keys) for side in (left, right)]
     names = _names(keys, *others, suffix=suffix)
     sides = [
@@ -69,8 +70,7 @@ def join_within(
         found = together_in_buckets(inputs, step=join.step, output=join.output)
     else:
         found = join_batch(ours, theirs, join, closed_us=build.closed_us)
-    marked = F.col(JOINED_AT).alias(JOINED_AT, metadata={builds.TIME_MARK: True})
-    return found.withColumn(JOINED_AT, marked)
+    return builds.timed(found, JOINED_AT)
 
 
 def _check(left: DataFrame, right: DataFrame, keys: Sequence[str], how: str) -> None:
@@ -85,23 +85,6 @@ def _check(left: DataFrame, right: DataFrame, keys: Sequence[str], how: str) -> 
                     f'there is no column "{name}" in the {side} stream.',
                     hint=did_you_mean(name, df.columns) or "rename one of them: withColumnRenamed(...)",
                 )
-
-
-def _alike(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> tuple[DataFrame, DataFrame]:
-    """Both with their keys in one type: equal values must meet, INT or BIGINT."""
-    from pyspark.sql import functions as F
-
-    for name in keys:
-        kinds = [df.schema[name].dataType.simpleString() for df in (left, right)]
-        common = common_type(*kinds)
-        if common is None:
-            raise BadDefinition(
-                f'"{name}" is {kinds[0].upper()} in one stream and {kinds[1].upper()} in the other.',
-                hint=f'bring them to one type, as .withColumn("{name}", F.col("{name}").cast(...))',
-            )
-        key = F.col(f"`{name}`").cast(common)
-        left, right = left.withColumn(name, key), right.withColumn(name, key)
-    return left, right
 
 
 def _own(stream: DataFrame, *, without: Sequence[str]) -> list[str]:

@@ -61,10 +61,11 @@ def _slices_of(log: Log, scan: Scan, past: Sequence[Offset], tasks: int, steps: 
     elif steps is None:
         times = read_times(log, scan, starts, end.ends, declared=end.declared)
         steps = times.steps(lateness_us=lateness_us, clock_us=start.clock_us)
+    timeless = {topic: scan.is_timeless(log, topic) for topic in scan.topics}
     rows_each = max(_ROWS_MIN, -(-sum(batch.rows for batch in past) // tasks))
     return [
         Slice(
-            topic, p, first, last, scan.clock, past[-1].processed_us, scan.is_timeless(log, topic), steps,
+            topic, p, first, last, scan.clock, past[-1].processed_us, timeless[topic], steps,
             Cuts.of(starts, topic, p), *_floors(past, topic, p, lateness_us),
         )
         for topic in scan.topics
@@ -100,12 +101,11 @@ def read_slice(
     `odd`: only those behind the watermark or without a usable event time (`_time_usable` tells which);
     otherwise only those with one, or with `undated` all of them. Of `tables`, all are read, and none is odd.
     """
+    is_table = piece.topic in tables
+    if is_table and odd:
+        return
     for batch in _joined(log.port.read(piece.topic, piece.partition, piece.start, until=piece.end)):
-        if piece.topic in tables and odd:
-            return
-        yield _prepared(
-            log, piece, batch, schema, names=names, odd=odd, undated=undated, is_table=piece.topic in tables
-        )
+        yield _prepared(log, piece, batch, schema, names=names, odd=odd, undated=undated, is_table=is_table)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

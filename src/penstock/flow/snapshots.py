@@ -32,6 +32,11 @@ def differentiate(snapshots: Iterable[pa.Table], *, key: str | Sequence[str]) ->
     for snapshot in snapshots:
         after = snapshot.combine_chunks()
         _check(after, keys)
+        if before is not None and before.column_names != after.column_names:
+            raise BadSchema(
+                f"a snapshot has {', '.join(after.column_names)}, the one before "
+                f"{', '.join(before.column_names)}.", hint="give all of them the same columns",
+            )  # fmt: skip
         yield _between(after.slice(0, 0) if before is None else before.cast(after.schema), after, keys)
         before = after
 
@@ -121,9 +126,13 @@ def _structs(rows: pa.Table, numbers: Ints) -> Any:
 
 
 def _check(snapshot: pa.Table, keys: list[str]) -> None:
+    if not keys:
+        raise BadInput("what identifies a row?", hint='say key="id"')
     for name in keys:
         if name not in snapshot.column_names:
             raise BadSchema(f'there is no column "{name}".', hint=did_you_mean(name, snapshot.column_names))
+        if pa.types.is_nested(snapshot.schema.field(name).type):
+            raise BadSchema(f'"{name}" is no plain value, and cannot be a key.', hint="choose other columns")
     codes = groups(snapshot, keys)
     if len(np.unique(codes)) < len(codes):
         raise BadInput(
@@ -139,3 +148,5 @@ def _check_changes(batch: pa.Table, keys: list[str]) -> None:
                 f'changes have a column "{name}", and these have none.',
                 hint=did_you_mean(name, batch.column_names) or "take what table.changes() gives",
             )
+    if not pa.types.is_struct(batch.schema.field("after").type):
+        raise BadSchema('"after" is no row.', hint="take what table.changes() gives")

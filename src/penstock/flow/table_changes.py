@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.flow import ordering
+from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.ordering import Ints
 from penstock.flow.stepped import SteppedTables
-from penstock.flow.versions import ARRIVAL, DELETED, FROM, SYSTEM
+from penstock.flow.versions import DELETED, FROM, SYSTEM
 from penstock.log import versions
 
 if TYPE_CHECKING:

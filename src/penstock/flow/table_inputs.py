@@ -16,8 +16,6 @@ from penstock.schema import did_you_mean
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-
 
 class Table(Protocol):
     """What `app.table` gives, or a view."""
@@ -71,10 +69,14 @@ def versioned(table: Described) -> DataFrame:
     return rows.select(*own, begins.alias(FROM), *system)
 
 
-def key_pairs(columns: Sequence[str], table: Described, on: str | Mapping[str, str]) -> dict[str, str]:
+def key_pairs(
+    columns: Sequence[str], table: Described, on: str | Sequence[str] | Mapping[str, str]
+) -> dict[str, str]:
     """Which of these columns hold the table's key, in the order of the key."""
-    if isinstance(on, str):
-        on = {on: on if on in table.key or len(table.key) > 1 else table.key[0]}
+    if not isinstance(on, Mapping):
+        names = [on] if isinstance(on, str) else list(on)
+        only = table.key[0] if len(names) == len(table.key) == 1 else None
+        on = {name: only or name for name in names}
     for ours, theirs in on.items():
         if ours not in columns:
             raise BadDefinition(
@@ -109,34 +111,3 @@ def joined_on(left: Described, right: Described, on: str | Mapping[str, str]) ->
                 hint=did_you_mean(name, table.columns),
             )
     return wanted
-
-
-def alike(
-    left: DataFrame, right: DataFrame, pairs: Mapping[str, str], table: str
-) -> tuple[DataFrame, DataFrame]:
-    """Both with their keys in one type: equal values must meet, INT or BIGINT."""
-    from pyspark.sql import functions as F
-
-    for ours, theirs in pairs.items():
-        kinds = [df.schema[name].dataType.simpleString() for df, name in ((left, ours), (right, theirs))]
-        if kinds[0] == kinds[1]:
-            continue
-        if not set(kinds) <= set(_WHOLE):
-            raise BadDefinition(
-                f'"{ours}" is {kinds[0].upper()}, and "{theirs}" of table "{table}" {kinds[1].upper()}.',
-                hint=f'bring them to one type, as .withColumn("{ours}", F.col("{ours}").cast(...))',
-            )
-        wider = max(kinds, key=_WHOLE.index)
-        left = left.withColumn(ours, F.col(f"`{ours}`").cast(wider))
-        right = right.withColumn(theirs, F.col(f"`{theirs}`").cast(wider))
-    return left, right
-
-
-def check_once(names: Sequence[str]) -> None:
-    """Raise BadDefinition where two columns would have one name."""
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise BadDefinition(
-            f'a column "{min(twice)}" would be there twice.',
-            hint="rename one of them: withColumnRenamed(...)",
-        )

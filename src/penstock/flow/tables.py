@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from penstock.clock import duration_ms
 from penstock.errors import BadDefinition, BadOption
 from penstock.flow import build as builds
-from penstock.flow.aggregate import late_rows, time_of, with_system
+from penstock.flow.aggregate import late_pair, late_rows, time_of, with_system
 from penstock.flow.build import Late, Operator
 from penstock.flow.enrich import ENRICHED_AT, VERSION, Enrich
-from penstock.flow.inputs import in_time
+from penstock.flow.inputs import alike, check_once, in_time
 from penstock.flow.join_rows import JoinRows
 from penstock.flow.join_tables import How, JoinTables, Moves
+from penstock.flow.lookup import Lookup, rows_by
+from penstock.flow.output import DIVERTED
 from penstock.flow.table_changes import Newest, TableChanges
 from penstock.flow.table_inputs import (
     Described,
     Table,
-    alike,
-    check_once,
     described,
     joined_on,
     key_pairs,
@@ -29,17 +29,20 @@ from penstock.flow.table_inputs import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 AsOf = Literal["event time", "latest"]
 _WAIT = "wait "
+_FOUND = "_found"
 
 
 def enrich(
     events: DataFrame,
-    table: Table,
+    table: Table | None = None,
     *,
     on: str | Mapping[str, str],
-    as_of: AsOf = "event time",
+    lookup: Lookup | None = None,
+    as_of: AsOf | None = None,
     missing: str = "null",
     late: Late = "divert",
     suffix: str | None = None,
@@ -55,8 +58,27 @@ def enrich(
 
     `as_of="latest"` takes the newest version known when the batch runs, at once. A replay may give others,
     and verify cannot tell.
+
+    `lookup=ps.lookup(…)` in place of a table asks a database when the batch runs: the row that is there now.
+    It keeps no state and asks for no event time; what it gave cannot be recomputed, and verify says so.
     """
-    from pyspark.sql import functions as F
+    if (table is None) == (lookup is None):
+        raise BadDefinition(
+            "an event is enriched from one place.", hint="give a table, or lookup=ps.lookup(…)"
+        )
+    events = builds.frame(events)
+    if lookup is not None and not isinstance(lookup, Lookup):
+        raise BadDefinition(f"lookup={lookup!r}.", hint='say lookup=ps.lookup(url, table, "…", key="id")')
+    if lookup is not None:
+        return _looked_up(events, lookup, on, as_of, missing, suffix)
+    assert table is not None
+    return _versioned(events, table, on, as_of or "event time", missing, late, suffix)
+
+
+def _versioned(
+    events: DataFrame, table: Table, on: str | Mapping[str, str], as_of: AsOf, missing: str, late: Late,
+    suffix: str | None,
+) -> DataFrame:  # fmt: skip
 
     from penstock.flow.enrich import enrich_batch
 
@@ -71,7 +93,7 @@ def enrich(
     versions = versioned(known)
     time = time_of(events)
     rows, operator.final_by = _events(events, operator, as_of, ENRICHED_AT if wait_us else time)
-    rows, versions = alike(rows, versions, pairs, known.name)
+    rows, versions = alike(rows, versions, pairs, f'table "{known.name}"')
     kernel = _kernel(events, rows, versions, known, pairs, time, as_of, wait_us, suffix)
     if missing == "divert":
         kernel = replace(kernel, diverts=f"no row in {known.name}")
@@ -81,11 +103,62 @@ def enrich(
         found = enrich_batch(rows, versions, replace(kernel, time=time), closed_us=build.closed_us)
     else:
         found = enrich_batch(rows, versions, kernel, closed_us=build.closed_us)
-    column = ENRICHED_AT if wait_us else time
-    found = found.withColumn(column, F.col(f"`{column}`").alias(column, metadata={builds.TIME_MARK: True}))
+    found = builds.timed(found, ENRICHED_AT if wait_us else time)
     if kernel.diverts:
         operator.whole = found
     return found
+
+
+def _looked_up(
+    events: DataFrame, lookup: Lookup, on: str | Mapping[str, str], as_of: AsOf | None, missing: str,
+    suffix: str | None,
+) -> DataFrame:  # fmt: skip
+    """Events with what a database says of them while the batch runs."""
+    from pyspark.sql import functions as F
+
+    if as_of == "event time":
+        raise BadDefinition("a database tells what is there now.", hint="leave as_of= out")
+    if missing not in ("null", "divert"):
+        raise BadDefinition(f"missing={missing!r}.", hint='a lookup takes "null" or "divert"')
+    build = builds.current()
+    known = Described(lookup.table, lookup.key, lookup.schema.names, None, is_view=False)
+    pairs = key_pairs(events.columns, known, on)
+    operator = Operator(
+        "enrich", stateful=False, windowed=False, output="append",
+        means=repr((lookup.table, lookup.schema.ddl, pairs, missing, suffix)),
+        not_verifiable=f'it looks into "{lookup.table}", which may have changed since',
+    )  # fmt: skip
+    build.add(operator)
+    own = [name for name in events.columns if not name.startswith("_")]
+    names = _named(lookup.columns, own, lookup.table.rpartition(".")[2], suffix)
+    check_once([*own, *names])
+    declared = build.session.createDataFrame([], lookup.schema.ddl)
+    keyed, _ = alike(events, declared, pairs, f'"{lookup.table}"')
+    rows = events if missing == "null" else with_system(events)
+    kinds = [keyed.schema[ours].dataType for ours in pairs]
+    keys = [F.col(f"`{ours}`").cast(kind) for ours, kind in zip(pairs, kinds, strict=True)]
+    found = rows.withColumn(_FOUND, rows_by(lookup, keys))
+    columns = [F.col(f"`{name}`") for name in events.columns]
+    columns += [
+        F.col(f"{_FOUND}.`{one}`").alias(name) for one, name in zip(lookup.columns, names, strict=True)
+    ]
+    if missing == "null":
+        return found.select(*columns)
+    late_rows(build, operator, events.filter(F.lit(False)), None)  # these come with the result
+    said = F.struct(*late_pair(found, f"no row in {lookup.table}"))
+    said = said.cast(_nullable(found.select(said.alias("said")).schema["said"].dataType))
+    diverted = F.when(F.col(_FOUND).isNull(), said).alias(DIVERTED)
+    operator.whole = found.select(*columns, diverted)
+    return operator.whole
+
+
+def _nullable(kind: DataType) -> DataType:
+    """A struct's type where any part may be NULL: Arrow has no others in a struct that is NULL itself."""
+    from pyspark.sql.types import StructField, StructType
+
+    if not isinstance(kind, StructType):
+        return kind
+    return StructType([StructField(each.name, _nullable(each.dataType)) for each in kind])
 
 
 def _events(
@@ -110,8 +183,7 @@ def _kernel(
 
     own = [name for name in events.columns if not name.startswith("_")]
     columns = [n for n in table.columns if n not in table.key and n in versions.columns]
-    ending = f"_{table.name}" if suffix is None else suffix
-    names = [f"{name}{ending}" if name in own else name for name in columns]
+    names = _named(columns, own, table.name, suffix)
     every = [*own, *names, *VERSION.names, *([ENRICHED_AT] if wait_us else [])]
     check_once(every)
     return Enrich(
@@ -119,6 +191,12 @@ def _kernel(
         tuple(names), wait_us, diverts=None, events=arrow_schema(rows, own),
         table=arrow_schema(versions, [*pairs.values(), *columns]),
     )  # fmt: skip
+
+
+def _named(columns: Sequence[str], taken: Sequence[str], table: str, suffix: str | None) -> list[str]:
+    """The names under which a table's columns stand beside others."""
+    ending = f"_{table}" if suffix is None else suffix
+    return [f"{name}{ending}" if name in taken else name for name in columns]
 
 
 def _enriched(rows: DataFrame, versions: DataFrame, kernel: Enrich) -> DataFrame:
@@ -194,10 +272,9 @@ def join_tables(
             f'"{", ".join(pairs.values())}" is not the key of table "{theirs.name}", and how="left".',
             hint='a row may meet many there: say how="inner"',
         )
-    lefts, rights = alike(versioned(ours), versioned(theirs), pairs, theirs.name)
+    lefts, rights = alike(versioned(ours), versioned(theirs), pairs, f'table "{theirs.name}"')
     columns = [name for name in theirs.columns if name not in pairs.values() and name in rights.columns]
-    ending = f"_{theirs.name}" if suffix is None else suffix
-    names = [f"{name}{ending}" if name in ours.columns else name for name in columns]
+    names = _named(columns, ours.columns, theirs.name, suffix)
     check_once([*ours.columns, *names])
     build.add(
         Operator(

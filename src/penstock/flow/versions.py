@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.flow import ordering
+from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.ordering import Ints
 from penstock.log import versions
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 FROM = "_from"
 DELETED = "_deleted"
-ARRIVAL = ("_timestamp", "_partition", "_offset")
 SYSTEM = pa.schema(
     [
         (FROM, pa.int64()), ("_timestamp", pa.timestamp("us", "UTC")), ("_partition", pa.int32()),

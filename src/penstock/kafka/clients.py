@@ -95,6 +95,7 @@ class Clients:
                         "fetch_wait_max_ms": 100,
                         "fetch_message_max_bytes": 8 << 20,
                         "queued_max_messages_kbytes": 64 << 10,
+                        "fetch_queue_backoff_ms": 10,  # by default it sleeps a second when far ahead
                         **settings,
                     }
                 )

@@ -39,6 +39,8 @@ _BYTES = RecordSchema.of(None)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _is = pa.types
 
+Reader = Callable[[bytes], dict[str, object]]
+
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
@@ -120,7 +122,8 @@ class Codec:
         if settings.schema == _BYTES:
             found = [_bytes_in(message) for message in messages]
         else:
-            found = [self._row(settings, message) for message in messages]
+            read = self._reader(settings)
+            found = [_row(settings, message, read) for message in messages]
         stored = settings.stored
         schema = RecordSchema(pa.schema([field for field in stored if field.name != "_deleted"]))
         batch = rows.encode(schema, found)
@@ -129,17 +132,20 @@ class Codec:
         deleted = pa.array([message.value() is None for message in messages], pa.bool_())
         return pa.RecordBatch.from_arrays([*batch.columns, deleted], schema=stored)
 
-    def _row(self, settings: TopicSettings, message: Message) -> dict[str, object]:
-        value = message.value()
-        if value is None:
-            if not settings.compacted:
-                raise BadRecord("it has no value, and the topic keeps every record.")
-            return key_columns(settings, message.key())
-        return (
-            self.avro(settings).row(settings, value)
-            if settings.format == "avro"
-            else _json_row(settings, value)
-        )
+    def _reader(self, settings: TopicSettings) -> Reader:
+        if settings.format != "avro":
+            return _json_reader(settings.schema)
+        avro = self.avro(settings)
+        return lambda value: avro.row(settings, value)
+
+
+def _row(settings: TopicSettings, message: Message, read: Reader) -> dict[str, object]:
+    value = message.value()
+    if value is not None:
+        return read(value)
+    if not settings.compacted:
+        raise BadRecord("it has no value, and the topic keeps every record.")
+    return key_columns(settings, message.key())
 
 
 def _written(column: ArrowArray) -> list[Any]:
@@ -169,25 +175,29 @@ def _bytes_in(message: Message) -> dict[str, object]:
     return {"key": message.key(), "value": message.value(), "headers": headers or None}
 
 
-def _json_row(settings: TopicSettings, value: bytes) -> dict[str, object]:
-    parsed = orjson.loads(value)
-    if not isinstance(parsed, dict):
-        raise BadRecord("it is no JSON object.")
-    names, special, floating = _columns(settings.schema)
-    # Of another program there may be columns that the schema does not name.
-    known = {name: parsed[name] for name in names if name in parsed}
-    for name in floating:
-        if isinstance(known.get(name), str):
-            known[name] = from_json(settings.schema, {name: known[name]})[name]
-    return {**known, **from_json(special, {n: known[n] for n in special.names if n in known})}
-
-
 @functools.lru_cache(maxsize=1_000)
-def _columns(schema: RecordSchema) -> tuple[tuple[str, ...], RecordSchema, tuple[str, ...]]:
-    """All names, the columns whose values JSON writes in a way of its own, and those of floating numbers."""
-    floating = tuple(field.name for field in schema.arrow if _is.is_floating(field.type))
+def _json_reader(schema: RecordSchema) -> Reader:
+    """What makes a row of a JSON object's bytes. Made once: it runs for every message."""
+    names = schema.names
+    floating = [field.name for field in schema.arrow if _is.is_floating(field.type)]
+    # Whose values JSON writes in a way of its own.
     special = [f for f in schema.arrow if f.name not in floating and not _is_plain(f.type)]
-    return schema.names, RecordSchema(pa.schema(special)), floating
+    others, theirs = RecordSchema(pa.schema(special)), [field.name for field in special]
+
+    def read(value: bytes) -> dict[str, object]:
+        parsed = orjson.loads(value)
+        if not isinstance(parsed, dict):
+            raise BadRecord("it is no JSON object.")
+        # Of another program there may be columns that the schema does not name.
+        row = {name: parsed[name] for name in names if name in parsed}
+        for name in floating:
+            if isinstance(row.get(name), str):  # "NaN"
+                row |= from_json(schema, {name: row[name]})
+        if theirs:
+            row |= from_json(others, {name: row[name] for name in theirs if name in row})
+        return row
+
+    return read
 
 
 def _placed(settings: TopicSettings, messages: Sequence[Message], batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -5,7 +5,8 @@ and then goes too. Only keys are held in memory (32 bytes each, up to a bound): 
 are more, the oldest segments are compacted among themselves and the rest another time.
 
 Where a topic has a history, it is a table: the latest record of a key is the one with the highest event
-time, and what was appended within that time stays, with all that it has replaced only since.
+time, and what was appended, or became valid, within that time stays, with all that it has replaced only
+since. A version that is announced for later replaces nothing yet.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Plan:
     covered: tuple[SegmentEntry, ...]
     offsets: npt.NDArray[np.int64]  # of the latest record of each key, sorted
     deletes_before_us: int
-    settled_before_us: int | None = None  # of a table: only what was appended by then is replaced
+    settled_before_us: int | None = None  # of a table: only what was appended and valid by then replaces
 
     def kept(self) -> Iterator[pa.RecordBatch]:
         for entry in self.covered:
@@ -57,7 +58,9 @@ class Plan:
         deleted = batch.column("_deleted").to_numpy(zero_copy_only=False)
         appended = batch.column("_timestamp").cast(pa.int64()).to_numpy()
         keeps: npt.NDArray[np.bool_] = latest & ~(deleted & (appended < self.deletes_before_us))
-        return keeps if self.settled_before_us is None else keeps | (appended >= self.settled_before_us)
+        if self.settled_before_us is not None:
+            keeps |= ~_settled(batch, self.settings, self.settled_before_us)
+        return keeps
 
 
 def plan(
@@ -81,13 +84,20 @@ def plan(
 
 def _keyed(batch: pa.RecordBatch, settings: TopicSettings, settled_us: int | None) -> Latest:
     if settled_us is not None:
-        batch = batch.filter(pa.array(batch.column("_timestamp").cast(pa.int64()).to_numpy() < settled_us))
+        batch = batch.filter(pa.array(_settled(batch, settings, settled_us)))
     digests = keys.key_digests(batch, settings.key)
     keyed = np.empty(batch.num_rows, dtype=_KEY)
     keyed["high"], keyed["low"] = digests[:, 0], digests[:, 1]
     keyed["version_us"] = _versions(batch, settings)
     keyed["offset"] = batch.column("_offset").to_numpy()
     return keyed
+
+
+def _settled(batch: pa.RecordBatch, settings: TopicSettings, settled_us: int) -> npt.NDArray[np.bool_]:
+    """Which versions have been there, and valid, for so long that what they replaced may go."""
+    appended = batch.column("_timestamp").cast(pa.int64()).to_numpy()
+    found: npt.NDArray[np.bool_] = (appended < settled_us) & (versions.starts(batch, settings) < settled_us)
+    return found
 
 
 def _versions(batch: pa.RecordBatch, settings: TopicSettings) -> npt.NDArray[np.int64]:

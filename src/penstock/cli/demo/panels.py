@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output, words
 from penstock.cli.demo import latency
+from penstock.cli.demo.play import VIEWS
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -85,7 +86,8 @@ def _view(play: Play) -> list[Any]:
         return []
     seen = play.views.view
     told = _sentence(
-        "A Spark job counts views per page and five seconds by event time; late ones are kept aside."
+        "A Spark job counts views per page and five seconds by event time, late ones kept aside, "
+        "and finds carts that no checkout follows within two seconds."
     )
     if not seen.get("newest"):
         return [told, "[dim]starting Spark …[/]", ""]
@@ -94,6 +96,7 @@ def _view(play: Play) -> list[Any]:
         (f"since {seen['newest']}", counts),
         ("windows", f"{seen['windows']}, {seen['final']} of them final"),
         ("late", words.count(seen["late"], "event")),
+        ("carts left", words.count(seen["left"])),
     ]
     return [told, output.facts(facts), ""]
 
@@ -137,7 +140,8 @@ def _view_line(play: Play) -> str:
         return ""
     seen = play.views.view
     total = sum(seen["counts"].values())
-    return f"  view: {total:,} since {seen['newest']}, {words.count(seen['late'])} late"
+    left = words.count(seen["left"], "cart")
+    return f"  view: {total:,} since {seen['newest']}, {words.count(seen['late'])} late, {left} left"
 
 
 def _empty() -> Counter[int]:
@@ -164,7 +168,7 @@ def as_object(play: Play, proof: Proof) -> dict[str, Any]:
         "taken_over_s": proof.taken_over_s,
         "imported_exactly_once": proof.imported,
         "latest_is_right": proof.plans,
-        "view": proof.view,
+        "views": proof.views,
     }
 
 
@@ -186,7 +190,7 @@ def summary(play: Play, proof: Proof) -> list[Any]:
         ),
         *([_claim(proof.taken_over_s is not None, _takeover(proof))] if proof.killed else []),
         _claim(proof.imported, f"import: {words.count(play.importing.line, 'line')} stored exactly once"),
-        *([_claim(*_verified(proof))] if proof.spark else []),
+        *(_claim(*_verified(proof, name)) for name in VIEWS if proof.spark),
         _claim(proof.plans, f"plans: latest() is what {words.count(play.plan_changes, 'change')} add up to"),
     ]
     speed = words.rate(stored.acknowledged, proof.seconds)
@@ -207,13 +211,14 @@ def _takeover(proof: Proof) -> str:
     return f"a killed member's partitions were taken over after {words.span(proof.taken_over_s)}"
 
 
-def _verified(proof: Proof) -> tuple[bool, str]:
-    if proof.view is None:
-        return False, "the Spark job did not come to its end"
-    kept = f"{words.count(proof.view['rows'], 'row')} and {words.count(proof.view['late'], 'late event')}"
-    if proof.view["verdict"] != "equal":
-        return False, f"view views_per_page: {kept}, {proof.view['verdict']} from its recomputation"
-    return True, f"view views_per_page: {kept}, equal to its recomputation from the log"
+def _verified(proof: Proof, name: str) -> tuple[bool, str]:
+    if proof.views is None:
+        return False, f"{name}: the Spark job did not come to its end"
+    found = proof.views[name]
+    kept = f"{words.count(found['rows'], 'row')} and {words.count(found['late'], 'late event')}"
+    if found["verdict"] != "equal":
+        return False, f"{name}: {kept}, {found['verdict']} from its recomputation"
+    return True, f"{name}: {kept}, equal to its recomputation from the log"
 
 
 def _claim(holds: bool, text: str) -> tuple[str, str]:

@@ -20,7 +20,8 @@ from penstock.log.port import GroupInfo
 GROUPS = ("mailer", "audit")
 PARTITIONS = TOPIC_OPTIONS["partitions"]
 _OTHERS = ("plans", "imported")
-_VIEW_TOPICS = ("views_per_page", "views_per_page.batches", "views_per_page.late")
+VIEWS = ("views_per_page", "carts_left")
+_VIEW_TOPICS = [f"{name}{part}" for name in VIEWS for part in ("", ".batches", ".late")]
 _START_S = 120.0
 _DRAIN_S = 30.0
 _VERIFY_S = 180.0
@@ -217,7 +218,7 @@ class Play:
             delivered=tuple(proof.delivered(group, ends, self._ranges(group)) for group in GROUPS),
             imported=self._imported_once(),
             plans=self.latest_plans() == self.plans,
-            view=self.views.verified if self.views else None,
+            views=self.views.verified if self.views else None,
             spark=self.with_spark,
             ended_in_order=all(ended),
             taken_over_s=self.taken_over_s,
@@ -255,7 +256,7 @@ class Proof:
     delivered: tuple[proof.Delivered, ...]
     imported: bool
     plans: bool
-    view: dict[str, Any] | None  # what verify said: verdict, rows, late
+    views: dict[str, dict[str, Any]] | None  # what verify said of each: verdict, rows, late
     spark: bool
     ended_in_order: bool
     taken_over_s: float | None
@@ -266,6 +267,7 @@ class Proof:
         intact = not (self.stored.lost or self.stored.twice or self.stored.out_of_order)
         read = not any(group.lost for group in self.delivered)
         took_over = self.taken_over_s is not None or not self.killed
-        proved = not self.spark or (self.view is not None and self.view["verdict"] == "equal")
+        views = [(self.views or {}).get(name, {}).get("verdict") for name in VIEWS]
+        proved = not self.spark or all(verdict == "equal" for verdict in views)
         told = self.imported and self.plans and self.ended_in_order
         return intact and read and took_over and proved and told
