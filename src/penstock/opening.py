@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.kafka.log import KafkaLog
 
 KAFKA = "kafka://"
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 def open_log(home: str | Path | None = None) -> Log:
@@ -61,6 +62,21 @@ def checked(address: str) -> str:
 
 def is_kafka(address: object) -> bool:
     return isinstance(address, str) and address.startswith(KAFKA)
+
+
+def is_postgres(address: str) -> bool:
+    return address.startswith(_POSTGRES)
+
+
+def check_postgres() -> None:
+    """Raises NotSupported where the driver is not installed."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise NotSupported(
+            f"the PostgreSQL driver is not installed ({error}).",
+            hint='install it with: pip install "penstock[postgres]"',
+        ) from error
 
 
 def _kafka(url: str) -> KafkaLog:

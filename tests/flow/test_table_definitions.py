@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.flow.refusing import not_refused
 
 import penstock as ps
 from penstock.app.graph import Graph
@@ -180,14 +181,4 @@ def refusals(app: ps.App) -> dict[str, tuple[Callable[[], Any], str]]:
 def test_wrong_definitions_are_refused_with_the_place_and_the_reason(
     app: ps.App, spark: SparkSession
 ) -> None:
-    other = {}
-    for name, (function, reason) in refusals(app).items():
-        app.definitions.clear()
-        app.stream(name="wrong")(function)
-        try:
-            Graph(app, spark).analyse()
-            other[name] = "it was taken"
-        except ps.BadDefinition as refused:
-            if reason not in str(refused) or refused.file != __file__:
-                other[name] = str(refused)
-    assert other == {}
+    assert not_refused(app, spark, refusals(app), __file__) == {}

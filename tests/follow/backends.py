@@ -44,7 +44,7 @@ class SQLiteBackend:
         self._opened: list[Store] = []
 
     def open(self, *, watch: Watch = unwatched) -> Store:
-        self._opened.append(SQLiteStore(self.path, busy_s=10.0, watch=watch))
+        self._opened.append(SQLiteStore(self.path, busy_s=5.0, watch=watch))
         return self._opened[-1]
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:

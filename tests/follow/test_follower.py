@@ -146,7 +146,7 @@ def test_a_store_that_is_down_is_waited_for(backend: Backend, counted: tuple[ps.
         wait_until(lambda: store.progress("counts") == Progress(1, 0), what="the first record")
         with backend.down():
             topic.append([upsert(k="b", v=1)])
-            wait_until(lambda: follower.retries >= 2, what="two more tries")
+            wait_until(lambda: follower.retries >= 2, timeout_s=60, what="two more tries")
             assert follower.last_error
         wait_until(lambda: store.progress("counts") == Progress(2, 0), what="the second record")
         wait_until(lambda: follower.last_error is None and follower.retries == 0, what="the all-clear")

@@ -72,7 +72,7 @@ class Standalone:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.page}/json/", timeout=5) as answer:
                 return int(json.load(answer)["aliveworkers"])
-        except OSError:
+        except (OSError, json.JSONDecodeError):  # its pages are there before /json is
             return None
 
 

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from penstock.errors import BadDefinition, BadInput, NotSupported, StorageError, Unreachable
+from penstock.errors import BadDefinition, BadInput, StorageError, Unreachable
+from penstock.opening import check_postgres, is_postgres
 from penstock.schema import ddl_of
 
 _AT_ONCE = 500  # keys in one question
 _CONNECT_S = 5
 _ANSWER_S = 30
-_POSTGRES = ("postgresql://", "postgres://")
 _SQLITE = "sqlite:///"
 
 
@@ -33,14 +33,8 @@ class Database(Protocol):
 
 def checked(url: str) -> str:
     """The address, for a worker anywhere. Raises for one that means nothing to us, or a missing driver."""
-    if url.startswith(_POSTGRES):
-        try:
-            import psycopg  # noqa: F401
-        except ImportError as error:
-            raise NotSupported(
-                f"the PostgreSQL driver is not installed ({error}).",
-                hint='install it with: pip install "penstock[postgres]"',
-            ) from error
+    if is_postgres(url):
+        check_postgres()
         return url
     path = url.removeprefix(_SQLITE)
     if not path or "://" in path:
@@ -53,10 +47,12 @@ def checked(url: str) -> str:
 
 def opened(url: str, table: str, columns: Sequence[str], key: Sequence[str]) -> Database:
     """Connects when it is first asked."""
-    if url.startswith(_POSTGRES):
-        return _Asking(_Dialect("PostgreSQL", "%s", '"'), lambda: _postgres(url), table, columns, key)
+    if is_postgres(url):
+        return _Asking(
+            _Dialect("PostgreSQL", "%s", '"', _postgres_away), lambda: _postgres(url), table, columns, key
+        )
     path = Path(url.removeprefix(_SQLITE))
-    return _Asking(_Dialect("SQLite", "?", "`"), lambda: _sqlite(path), table, columns, key)
+    return _Asking(_Dialect("SQLite", "?", "`", _sqlite_away), lambda: _sqlite(path), table, columns, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +60,7 @@ class _Dialect:
     name: str
     mark: str  # of a value
     quote: str  # of a name; in double quotes, SQLite takes a column that is not there for text
+    away: Callable[[Exception], bool]  # the database, not what was asked, is the cause
 
     def quoted(self, name: str) -> str:
         return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
@@ -99,17 +96,25 @@ class _Asking:
             return [row for some in _parts(keys) for row in self._rows(some)]
         except Exception as error:
             self.close()
-            # Of whatever kind: it says nothing about the state of the query that asked.
-            raise Unreachable(
-                f'the lookup in "{self._table}" failed, {self._dialect.name}',
-                _line(error),
-                hint="check that it runs, its address, the table with its columns, and your permissions",
-            ) from error
+            raise self._failure(error) from error
 
     def close(self) -> None:
         with suppress(Exception):
             self._db.close()
         self._db = None
+
+    def _failure(self, error: Exception) -> StorageError:
+        """Of whatever kind: it says nothing about the state of the query that asked."""
+        if self._dialect.away(error):
+            return Unreachable(
+                f'the lookup in "{self._table}" failed, {self._dialect.name}',
+                _line(error),
+                hint="check that it runs, and its address",
+            )
+        return StorageError(
+            f'the lookup in "{self._table}" failed, {self._dialect.name} says: {_line(error)}.',
+            hint="check the table with its columns, their types, and your permissions",
+        )
 
     def _rows(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         values = [value for key in keys for value in key]
@@ -136,6 +141,18 @@ def _sqlite(path: Path) -> Any:
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_ANSWER_S, isolation_level=None
     )
+
+
+def _postgres_away(error: Exception) -> bool:
+    import psycopg
+
+    return isinstance(error, psycopg.OperationalError)
+
+
+def _sqlite_away(error: Exception) -> bool:
+    """Also a missing table is an OperationalError there."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 
 
 def _parts(keys: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:

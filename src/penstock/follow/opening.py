@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.errors import BadOption, NotSupported
+from penstock.errors import BadOption
 from penstock.follow.store import Store
+from penstock.opening import check_postgres, is_postgres
 
 _SQLITE = "sqlite:///"
 
@@ -13,8 +14,11 @@ _SQLITE = "sqlite:///"
 def open_store(address: str | Path) -> Store:
     """PostgreSQL for "postgresql://…", SQLite for "sqlite:///path" or a path."""
     text = str(address)
-    if text.startswith(("postgresql://", "postgres://")):
-        return _postgres(text)
+    if is_postgres(text):
+        check_postgres()
+        from penstock.follow.postgres import PostgresStore
+
+        return PostgresStore(text)
     if "://" in text and not text.startswith(_SQLITE):
         raise BadOption(
             f'there is no store for addresses like "{text.partition("://")[0]}://".',
@@ -25,14 +29,3 @@ def open_store(address: str | Path) -> Store:
     from penstock.follow.sqlite import SQLiteStore
 
     return SQLiteStore(Path(text.removeprefix(_SQLITE)))
-
-
-def _postgres(url: str) -> Store:
-    try:
-        from penstock.follow.postgres import PostgresStore
-    except ImportError as error:
-        raise NotSupported(
-            f"the PostgreSQL driver is not installed ({error}).",
-            hint='install it with: pip install "penstock[postgres]"',
-        ) from error
-    return PostgresStore(url)
