@@ -1,0 +1,79 @@
+"""The port of sources: databases that tell their changes.
+
+A source yields steps. A step is stored whole, with the position it ends at, before the next one is asked for:
+so after any crash the source is told the position of the last stored step, and goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+Position = Mapping[str, Any]
+"""Where a source goes on: plain JSON, and its own business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A captured table as the source has it now."""
+
+    name: str  # "orders"; where there are schemas, "sales.orders"
+    columns: pa.Schema  # in the log's types; all may be null
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of one table in their order, as `envelope.schema_of(table)` has them.
+
+    `unchanged`: by column, the numbers of the rows whose `after` does not tell it, since it is as it was.
+    """
+
+    table: Table
+    rows: pa.RecordBatch
+    unchanged: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Whole transactions, or a piece of a snapshot.
+
+    `begins`: tables whose snapshot begins before the changes of this step. `ends`: tables whose snapshot is
+    complete with it: rows that neither it nor a change since has told are gone from the source.
+    """
+
+    position: Position
+    changes: Sequence[Changes] = ()
+    begins: Sequence[Table] = ()
+    ends: Sequence[Table] = ()
+
+
+class Source(Protocol):
+    """One database. Used by one thread, but for `status`."""
+
+    kind: str
+    address: str  # to be shown: without a password
+
+    def tables(self) -> list[Table]:
+        """What is captured. Raises, and says what to do, where the source cannot be captured as it is."""
+
+    def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
+        """Everything after `position`, and where it is None a snapshot before; never ends by itself.
+
+        None comes several times a second while there is nothing new. `again`: tables to take a new snapshot of,
+        all of them with "*". What the source keeps for us has to be there still, or it raises.
+        """
+
+    def stored(self, position: Position) -> None:
+        """Everything up to `position` is in the log: the source need not keep it."""
+
+    def status(self, position: Position | None) -> Mapping[str, Any]:
+        """How far behind we are, and what the source keeps for us; readable, and plain JSON."""
+
+    def drop(self) -> None:
+        """Remove from the source everything that capture made there."""
+
+    def close(self) -> None: ...
