@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock import capture as capture
     from penstock.app.app import App as App
     from penstock.app.app import stream as stream
     from penstock.clock import corrected_time as corrected_time
@@ -188,6 +189,7 @@ __all__ = [
     "any_of",
     "approx_distinct",
     "approx_percentile",
+    "capture",
     "collect",
     "corrected_time",
     "count",
@@ -224,6 +226,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         found: Any = _version()
+    elif name == "capture":
+        found = importlib.import_module("penstock.capture")
     elif name in __all__:
         found = getattr(importlib.import_module(_HOMES.get(name, "penstock.errors")), name)
     else:

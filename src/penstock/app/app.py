@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.app.captured import AppCapture
     from penstock.app.graph import Graph
     from penstock.app.reading import Rows
     from penstock.app.table import AppTable
     from penstock.app.verify import Verified
+    from penstock.capture.declared import Database
     from penstock.follow.store import Store
 
 Function = Callable[[], Any]
@@ -83,6 +85,7 @@ class App:
         check_log(spark or LOCAL, self.address)
         self.topics: dict[str, AppTopic] = {}
         self.definitions: dict[str, Definition] = {}
+        self.captures: dict[str, AppCapture] = {}
         self._log: Log | None = None
         self._store: Store | None = None
         self._opening = threading.RLock()
@@ -185,6 +188,23 @@ class App:
         )
         found = AppTable(self, wanted, record_type=schema if isinstance(schema, type) else None)
         self._declare(found)
+        return found
+
+    def capture(
+        self, name: str, source: str | Path | Database, *, retention: str | float | None = None
+    ) -> AppCapture:
+        """Follow a database: each of its tables becomes a table here, and each change an event.
+
+        `source`: an address, or what `ps.capture.sqlite(…)` and the like give. `retention`: for so long
+        the changes are kept (default: for ever); the rows of the tables always are.
+        """
+        from penstock.app.captured import AppCapture
+        from penstock.capture.declared import Database, source_at
+
+        check_name("capture", name)
+        self._claim(name)
+        database = source if isinstance(source, Database) else source_at(source)
+        found = self.captures[name] = AppCapture(self, name, database, retention=retention)
         return found
 
     def _declare(self, topic: AppTopic) -> None:
@@ -321,7 +341,7 @@ class App:
             _create(log, topic.declared)
 
     def _claim(self, name: str) -> None:
-        if name in self.topics or name in self.definitions:
+        if name in self.topics or name in self.definitions or name in self.captures:
             raise BadDefinition(
                 f'"{name}" is declared twice in app "{self.name}".', hint="rename one of them"
             )

@@ -31,6 +31,8 @@ class Graph:
     _under_way: list[str] = field(default_factory=list)
 
     def analyse(self, names: Sequence[str] = ()) -> Graph:
+        for capture in self.app.captures.values():
+            capture.prepare()
         for name in names or self.app.definitions:
             self._analyse(self.app.definition(name))
         return self

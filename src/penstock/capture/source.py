@@ -63,12 +63,18 @@ class Source(Protocol):
     def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
         """Everything after `position`, and where it is None a snapshot before; never ends by itself.
 
-        None comes several times a second while there is nothing new. `again`: tables to take a new snapshot of,
-        all of them with "*". What the source keeps for us has to be there still, or it raises.
+        None comes several times a second while there is nothing new. `again`: tables to take a new snapshot
+        of, all of them with "*". What the source keeps for us has to be there still, or it raises.
         """
 
     def stored(self, position: Position) -> None:
         """Everything up to `position` is in the log: the source need not keep it."""
+
+    def mark(self) -> Any:
+        """Where the source is now."""
+
+    def passed(self, mark: Any) -> bool:
+        """Whether the steps so far have told everything up to there."""
 
     def status(self, position: Position | None) -> Mapping[str, Any]:
         """How far behind we are, and what the source keeps for us; readable, and plain JSON."""

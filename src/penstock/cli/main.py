@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from penstock.cli import (
     bench,
+    capture,
     consume,
     copy,
     demo,
@@ -33,8 +34,8 @@ from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
 _ORDER = (
-    "topic", "produce", "consume", "group", "run", "view", "late", "verify", "rebuild", "explain", "kafka",
-    "copy", "doctor", "bench", "demo",
+    "topic", "produce", "consume", "group", "capture", "run", "view", "late", "verify", "rebuild", "explain",
+    "kafka", "copy", "doctor", "bench", "demo",
 )  # fmt: skip
 
 
@@ -127,6 +128,7 @@ app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(group.app, name="group")
+app.add_typer(capture.app, name="capture")
 app.command("run")(run.run)
 app.command("view")(view.view)
 app.command("late")(late.late)

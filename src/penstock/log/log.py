@@ -169,6 +169,8 @@ class AtomicProducer:
             )
         number = self.next_sequence if sequence is None else sequence
         topics = {_topic(self._port, name): data for name, data in records.items()}
+        if len({topic.name for topic in topics}) < len(topics):
+            raise BadOption("a topic is named twice in one append.", hint="put its records together")
         while True:
             parts = {topic.name: (topic.settings, _parts(topic, data)) for topic, data in topics.items()}
             try:

@@ -1,0 +1,83 @@
+"""A database to be captured, as a program declares it: by its address alone, or with options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.capture.source import Source
+from penstock.clock import duration_ms
+from penstock.errors import BadOption, NotSupported
+from penstock.opening import is_postgres
+
+_SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Nothing is connected to until it is opened."""
+
+    kind: str
+    place: str  # what to call it: the database's name
+    open: Callable[[str], Source] = field(repr=False)  # for the capture of this name
+
+
+def source_at(address: str | Path, *, tables: Sequence[str] | None = None) -> Database:
+    """What an address names: "postgresql://…", "sqlite:///path" or a path."""
+    text = str(address)
+    if is_postgres(text):
+        return postgres(text, tables=tables)
+    if "://" in text and not text.startswith(_SQLITE):
+        raise BadOption(
+            f'nothing can be captured from addresses like "{text.partition("://")[0]}://".',
+            hint='use "postgresql://user@host/database", "sqlite:///path" or a path',
+        )
+    return sqlite(text, tables=tables)
+
+
+def sqlite(
+    path: str | Path, *, tables: Sequence[str] | None = None, types: Mapping[str, str] | None = None
+) -> Database:
+    """A SQLite database. `tables`: all that have a key. `types`: {"orders.paid_at": "TIMESTAMP"}."""
+    place = str(path).removeprefix(_SQLITE)
+    if not place:
+        raise BadOption("the path of a database is empty.", hint='give a path, or "sqlite:///path"')
+    here = Path(place).absolute()
+
+    def make(name: str) -> Source:
+        from penstock.capture.sqlite import SQLiteSource
+
+        return SQLiteSource(here, name=name, tables=tables, types=types)
+
+    return Database("sqlite", here.stem, make)
+
+
+def postgres(
+    url: str,
+    *,
+    tables: Sequence[str] | None = None,
+    slot: str | None = None,
+    publication: str | None = None,
+    heartbeat: str | float = "10 seconds",
+) -> Database:
+    """A PostgreSQL database, by its write-ahead log. `tables`: all that have a key."""
+    heartbeat_s = duration_ms(heartbeat) / 1_000
+
+    def make(name: str) -> Source:
+        try:
+            from penstock.capture.postgres import PostgresSource
+        except ImportError as error:
+            raise NotSupported(
+                f"the PostgreSQL driver is not installed ({error}).",
+                hint='install it with: pip install "penstock[postgres]"',
+            ) from error
+        return PostgresSource(
+            url, name=name, tables=tables, slot=slot, publication=publication, heartbeat_s=heartbeat_s
+        )
+
+    return Database("postgresql", _database(url), make)
+
+
+def _database(url: str) -> str:
+    return url.partition("://")[2].partition("?")[0].rpartition("/")[2] or "postgres"

@@ -1,0 +1,296 @@
+"""Source to log: the changes of a database and the position they lead to, in one atomic append.
+
+So what is in the log and where the source goes on never disagree, whatever is killed when: nothing is lost,
+and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.capture import alive, envelope
+from penstock.capture.progress import Known, Progress
+from penstock.capture.source import Changes, Position, Source, Step, Table
+from penstock.capture.topics import Topics
+from penstock.capture.unchanged import Memory
+from penstock.errors import Contended, PenstockError, StorageError
+from penstock.log.log import AtomicProducer, Log
+from penstock.log.settings import check_name
+from penstock.log.topic import Topic
+from penstock.schema import RecordSchema
+
+PRODUCER = "capture."
+_PAUSE_S = 0.2
+_PAUSE_S_MAX = 10.0
+_TRIES_ONCE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What one step becomes."""
+
+    records: dict[Topic | str, pa.Table]
+    progress: Progress
+
+
+class Capture:
+    """One database into one log. `run` belongs to one thread; the rest may be asked by others."""
+
+    def __init__(self, log: Log, name: str, source: Source, *, retention: str | float | None = None) -> None:
+        check_name("capture", name)
+        self.name, self.source = name, source
+        self._log = log
+        self._topics = Topics(log, name, retention=retention)
+        self._memory = Memory()
+        self.last_error: str | None = None  # what keeps it from going on, None when nothing does
+        self.retries = 0  # since it last went on
+        self.snapshot: tuple[str, int] | None = None  # while one is taken: the table, and rows so far
+
+    def progress(self) -> Progress:
+        """How far it is, as stored."""
+        return stored_progress(self._log, self.name)
+
+    def status(self) -> dict[str, Any]:
+        """What the log knows of it, without asking the source."""
+        progress = self.progress()
+        reading = [table for table, known in progress.tables.items() if known.snapshot_from is not None]
+        return {
+            "capture": self.name,
+            "phase": "not started" if progress.source is None else "snapshot" if reading else "following",
+            "changes": progress.changes,
+            "tables": {table: known.version for table, known in progress.tables.items()},
+            "position": dict(progress.source or {}),
+            "last_error": self.last_error,
+        }
+
+    def drop(self) -> None:
+        """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay."""
+        self.source.drop()
+        with self._log.producer(f"{PRODUCER}{self.name}") as producer:
+            progress = Progress.of(producer.position())
+            producer.append({}, position=replace(progress, source=None).to_bytes())
+
+    def prepare(self) -> list[Table]:
+        """Check the source, and create the topics: so that definitions can read them before the first row."""
+        tables = self.source.tables()
+        self._topics.check(tables)
+        for table in tables:
+            self._topics.of(table)
+        return tables
+
+    def request_snapshot(self, tables: Sequence[str]) -> None:
+        """Ask for a new snapshot of these tables, all of them with "*"; it is taken by whoever runs this."""
+        self._topics.requests.append({"tables": list(tables)})
+
+    def run(self, stop: threading.Event, *, once: bool = False) -> None:
+        """Until `stop` is set, or with `once` until everything that the source has now is stored.
+
+        A source that is away is tried again and again, with pauses. Raises what another try cannot mend.
+        """
+        pause_s = _PAUSE_S
+        while not stop.is_set():
+            before = self.progress().changes
+            try:
+                self._run(stop, once)
+            except (StorageError, Contended) as error:
+                self.last_error, went_on = str(error), self.progress().changes > before
+                self.retries = 0 if went_on else self.retries + 1
+                if once and self.retries >= _TRIES_ONCE:
+                    raise
+                pause_s = _PAUSE_S if went_on else min(pause_s * 2, _PAUSE_S_MAX)
+                stop.wait(pause_s)
+            except PenstockError as error:
+                self.last_error = str(error)
+                raise
+            else:
+                return
+
+    def _run(self, stop: threading.Event, once: bool) -> None:
+        self.prepare()
+        with self._log.producer(f"{PRODUCER}{self.name}") as producer:
+            progress = Progress.of(producer.position())
+            progress = self._without_ghosts(producer, progress)
+            mark = self.source.mark() if once else None
+            while not stop.is_set():
+                progress, wanted = self._requested(progress)
+                steps = self.source.steps(progress.source, wanted)
+                progress = self._follow(producer, progress, steps, stop, mark)
+                if once and self.source.passed(mark):
+                    return
+
+    def _follow(
+        self,
+        producer: AtomicProducer,
+        progress: Progress,
+        steps: Iterator[Step | None],
+        stop: threading.Event,
+        mark: Any,
+    ) -> Progress:
+        """Store step after step, until there is something to do between two of them."""
+        for step in steps:
+            self.last_error, self.retries = None, 0
+            if step is not None:
+                progress = self._store(producer, progress, step)
+                self.source.stored(step.position)
+            done = mark is not None and self.source.passed(mark)
+            if stop.is_set() or done or (step is None and self._is_asked(progress)):
+                return progress
+        return progress
+
+    # ---- one step -----------------------------------------------------------------------------
+
+    def _store(self, producer: AtomicProducer, progress: Progress, step: Step) -> Progress:
+        stored = self._told(progress, step)
+        producer.append(stored.records, position=stored.progress.to_bytes())
+        return self._without_ghosts(producer, stored.progress)
+
+    def _told(self, progress: Progress, step: Step) -> _Stored:
+        records: dict[str, list[pa.Table]] = {}
+        for table in step.begins:
+            progress = self._seen(progress, table, step, records)
+            end = self._topics.of(table).rows.bounds()[0][1]
+            progress = progress.with_table(
+                table.name, replace(progress.tables[table.name], snapshot_from=end)
+            )
+            self.snapshot = (table.name, 0)
+        for changes in step.changes:
+            progress = self._seen(progress, changes.table, step, records)
+            self._add(records, changes, progress.tables[changes.table.name].version)
+        ending = (*progress.ending, *(table.name for table in step.ends))
+        count = sum(changes.rows.num_rows for changes in step.changes)
+        done = replace(progress, source=step.position, ending=ending, changes=progress.changes + count)
+        return _Stored({topic: _joined(pieces) for topic, pieces in records.items()}, done)
+
+    def _add(self, records: dict[str, list[pa.Table]], changes: Changes, version: int) -> None:
+        table, pair = changes.table, self._topics.of(changes.table)
+        rows = changes.rows.set_column(
+            changes.rows.schema.names.index("schema_version"),
+            pa.field("schema_version", pa.int32()),
+            pa.repeat(pa.scalar(version, pa.int32()), changes.rows.num_rows),
+        )
+        if changes.unchanged:
+            rows = self._memory.filled(
+                pair.rows, records.get(pair.rows.name, []), rows, table, changes.unchanged
+            )
+        told = records.setdefault(pair.rows.name, [])
+        for piece in _between_truncates(rows):
+            if isinstance(piece, pa.RecordBatch):
+                told.append(envelope.table_records(piece, table.columns, table.key))
+            else:
+                told.append(_emptied(pair.rows, told, table))
+        records.setdefault(pair.changes.name, []).append(pa.Table.from_batches([rows]))
+        if self.snapshot and self.snapshot[0] == table.name:
+            self.snapshot = (table.name, self.snapshot[1] + rows.num_rows)
+
+    def _seen(
+        self, progress: Progress, table: Table, step: Step, records: dict[str, list[pa.Table]]
+    ) -> Progress:
+        """Note the form of a table; a new one is told."""
+        columns, known = RecordSchema(table.columns).ddl, progress.tables.get(table.name)
+        if known and (known.columns, known.key) == (columns, table.key):
+            return progress
+        version = known.version + 1 if known else 1
+        told = {
+            "table": table.name, "schema_version": version, "columns": columns, "key": list(table.key),
+            "position": str(dict(step.position)), "seen_at": datetime.now(UTC),
+        }  # fmt: skip
+        schemas = self._topics.schemas
+        records.setdefault(schemas.name, []).append(pa.Table.from_pylist([told], schema=schemas.schema.arrow))
+        return progress.with_table(
+            table.name, Known(columns, table.key, version, known.snapshot_from if known else None)
+        )
+
+    # ---- snapshots ----------------------------------------------------------------------------
+
+    def _without_ghosts(self, producer: AtomicProducer, progress: Progress) -> Progress:
+        """After a snapshot, delete the rows that it did not find: they went while nobody looked."""
+        for name in progress.ending:
+            known = progress.tables[name]
+            table = Table(name, RecordSchema.of(known.columns).arrow, known.key)
+            pair = self._topics.of(table)
+            ghosts = alive.keys(pair.rows, before=known.snapshot_from)
+            progress = replace(
+                progress.with_table(name, replace(known, snapshot_from=None)),
+                ending=tuple(other for other in progress.ending if other != name),
+                changes=progress.changes + len(ghosts),
+            )
+            records: dict[Topic | str, pa.Table] = {}
+            if len(ghosts):
+                rows = _deletes(table, ghosts, progress.source or {}, known.version)
+                records = {
+                    pair.rows: envelope.table_records(rows, table.columns, table.key),
+                    pair.changes: pa.Table.from_batches([rows]),
+                }
+            producer.append(records, position=progress.to_bytes())
+            self.snapshot = None
+        return progress
+
+    def _is_asked(self, progress: Progress) -> bool:
+        return self._topics.requests.bounds()[0][1] > progress.requests
+
+    def _requested(self, progress: Progress) -> tuple[Progress, list[str]]:
+        """The tables that somebody wants a new snapshot of; noted as done with the first step of it."""
+        if not self._is_asked(progress):
+            return progress, []
+        wanted: dict[str, None] = {}
+        for row in self._topics.requests.rows(start=progress.requests):
+            wanted |= dict.fromkeys(row["tables"])
+        end = self._topics.requests.bounds()[0][1]
+        return replace(progress, requests=end), list(wanted)
+
+
+def _joined(pieces: list[pa.Table]) -> pa.Table:
+    """Pieces of different forms of a table: what one of them lacks is null there."""
+    return pa.concat_tables(pieces, promote_options="permissive")
+
+
+def stored_progress(log: Log, name: str) -> Progress:
+    return Progress.of(log.port.producer_position(f"{PRODUCER}{name}").position)
+
+
+def _between_truncates(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch | None]:
+    """The changes in pieces, and None where the table was emptied."""
+    start = 0
+    for at in pc.indices_nonzero(pc.equal(rows.column("op"), envelope.TRUNCATE)).to_pylist():
+        yield rows.slice(start, at - start)
+        yield None
+        start = at + 1
+    yield rows.slice(start)
+
+
+def _emptied(topic: Topic, told: list[pa.Table], table: Table) -> pa.Table:
+    """Deletes of every row that is there, after what was told in the same step."""
+    there = {tuple(row.values()): None for row in alive.keys(topic).to_pylist()}
+    for piece in told:
+        for row in piece.select([*table.key, "_deleted"]).to_pylist():
+            deleted = row.pop("_deleted")
+            there.pop(tuple(row.values()), None) if deleted else there.update({tuple(row.values()): None})
+    rows = [dict(zip(table.key, key, strict=True)) for key in there]
+    keys = pa.Table.from_pylist(rows, schema=pa.schema([table.columns.field(name) for name in table.key]))
+    return envelope.table_records(_deletes(table, keys, {}, 0), table.columns, table.key)
+
+
+def _deletes(table: Table, keys: pa.Table, position: Position, version: int) -> pa.RecordBatch:
+    arrays = [
+        keys[column.name].combine_chunks().cast(column.type)
+        if column.name in table.key
+        else pa.nulls(len(keys), column.type)
+        for column in table.columns
+    ]
+    rows = envelope.changes_of(
+        table.columns,
+        pa.repeat(pa.scalar(envelope.DELETE), len(keys)),
+        envelope.struct_of(table.columns, arrays),
+        None,
+        positions=str(dict(position)),
+        committed_at=datetime.now(UTC),
+    )
+    versions = pa.repeat(pa.scalar(version, pa.int32()), len(keys))
+    return rows.set_column(len(rows.schema) - 1, pa.field("schema_version", pa.int32()), versions)

@@ -1,0 +1,379 @@
+"""SQLite as a source: generated triggers note every change, whoever writes, also in other processes.
+
+What is noted is read in the order of the commits, and removed once it is in the log. A table whose form has
+changed, or that was built anew, gets new triggers and is read again whole, in one transaction with what was
+noted before: so nothing is missed, however long nobody looked.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.capture import envelope, sqlite_tables, sqlite_triggers
+from penstock.capture.source import Changes, Position, Step, Table
+from penstock.capture.sqlite_triggers import Form, Names, quoted
+from penstock.errors import BadInput, BadOption, LockTimeout, NotAllowed, StorageError, Unreachable
+
+_BUSY_S = 10.0
+_LOOK_S = 0.001  # how often to look whether somebody has written
+_LOOK_S_IDLE = 0.02
+_IDLE_S = 1.0
+_TELL_S = 0.2  # how often to say that there is nothing new
+_STEP_ROWS = 50_000
+_PURGE_ROWS = 10_000
+_PURGE_S = 5.0
+_UNIX_EPOCH_DAY = 2_440_587.5  # as a Julian day
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    """What the triggers are made for."""
+
+    numbers: Mapping[str, int]  # of the form that each captured table has
+    tables: Mapping[int, Table]  # of every form there ever was
+    there: set[str]  # tables of the database, captured or not
+    schema_version: int
+    identity: str
+
+
+class SQLiteSource:
+    """`name` is the capture's; `types`: the log's types of columns, as {"orders.paid_at": "TIMESTAMP"}."""
+
+    kind = "sqlite"
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        name: str,
+        tables: Sequence[str] | None = None,
+        types: Mapping[str, str] | None = None,
+        step_rows: int = _STEP_ROWS,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self.address = f"sqlite:///{self._path}"
+        self._names, self._wanted, self._types = Names(name), tables, dict(types or {})
+        self._step_rows = step_rows
+        self._db: sqlite3.Connection | None = None
+        self._told = -1  # the last change that a step has told
+        self._stored = self._purged = 0
+        self._purged_at = 0.0
+
+    # ---- the port -----------------------------------------------------------------------------
+
+    def tables(self) -> list[Table]:
+        with self._errors():
+            sqlite_tables.check_named(self._opened(), self._wanted or ())
+            return [self._table(form) for form in sqlite_tables.forms_of(self._opened(), self._wanted)]
+
+    def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
+        with self._errors():
+            yield from self._steps(position, again)
+
+    def stored(self, position: Position) -> None:
+        self._stored = int(position["seq"])
+
+    def mark(self) -> int:
+        with self._errors():
+            return self._last(self._opened()) if self._is_installed() else 0
+
+    def passed(self, mark: Any) -> bool:
+        return self._told >= int(mark)
+
+    def status(self, position: Position | None) -> Mapping[str, Any]:
+        with self._errors():
+            db = self._opened()
+            if not self._is_installed():
+                return {"triggers": 0, "waiting": 0}
+            told = int(position["seq"]) if position else 0
+            log = quoted(self._names.changes)
+            waiting = db.execute(
+                f"SELECT count(*) FROM {log} WHERE seq > ? AND op <> '?'", (told,)
+            ).fetchone()
+            kept = db.execute(f"SELECT count(*) FROM {log}").fetchone()
+            return {"waiting": waiting[0], "kept": kept[0]}
+
+    def drop(self) -> None:
+        with self._errors(), self._transaction("IMMEDIATE") as db:
+            sqlite_triggers.remove(db, self._names)
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+
+    # ---- following ----------------------------------------------------------------------------
+
+    def _steps(self, position: Position | None, again: Sequence[str]) -> Iterator[Step | None]:
+        wake = _Wake(self._opened())
+        while True:
+            installed = self._install()
+            if position is not None and not again:
+                self._check(position, installed)
+            fresh, gone = self._to_read(position, installed, again)
+            if position is None or fresh or gone:
+                for step in self._all(position, installed, fresh, gone):
+                    position = step.position
+                    yield step
+                again = ()
+            assert position is not None
+            for news in self._until_altered(position, installed, wake):
+                position = news.position if news else position
+                yield news
+
+    def _until_altered(self, position: Position, installed: _Installed, wake: _Wake) -> Iterator[Step | None]:
+        """What is noted, as it comes, until the form of a table changes."""
+        self._told = int(position["seq"])
+        while self._schema_version() == installed.schema_version:
+            step = self._news(self._told, installed)
+            if step is not None:
+                self._told = int(step.position["seq"])
+                yield step
+                continue
+            self._purge()
+            yield from wake.wait()
+
+    def _install(self) -> _Installed:
+        """Triggers for the tables as they are now. Writers wait meanwhile, some milliseconds."""
+        with self._transaction("IMMEDIATE") as db:
+            forms = sqlite_tables.forms_of(db, self._wanted)
+            numbers = sqlite_triggers.install(db, self._names, forms)
+            noted = sqlite_triggers.noted_forms(db, self._names)
+            return _Installed(
+                numbers,
+                {number: self._table(form) for number, form in noted.items()},
+                set(sqlite_tables.names_of(db)),
+                self._schema_version(),
+                sqlite_triggers.identity(db, self._names),
+            )
+
+    def _check(self, position: Position, installed: _Installed) -> None:
+        last = self._last(self._opened())
+        if position["database"] != installed.identity or last < int(position["seq"]):
+            raise BadInput(
+                f"{self._path} is not the database that was captured so far, or an older copy of it: the log "
+                f"has its changes up to {position['seq']}, and it knows of {last}.",
+                hint="if it should go on from here: penstock capture resnapshot",
+            )
+
+    def _to_read(
+        self, position: Position | None, installed: _Installed, again: Sequence[str]
+    ) -> tuple[list[Table], list[Table]]:
+        """Tables to read whole: new ones, those of a new form, those asked for. And those that are gone."""
+        seen = dict(position["forms"]) if position else {}
+        unfinished = position.get("snapshot", ()) if position else ()
+        fresh = [
+            installed.tables[number]
+            for name, number in installed.numbers.items()
+            if seen.get(name) != number or name in unfinished or name in again or "*" in again
+        ]
+        gone = [installed.tables[number] for name, number in seen.items() if name not in installed.there]
+        return fresh, gone
+
+    def _all(
+        self, position: Position | None, installed: _Installed, fresh: list[Table], gone: list[Table]
+    ) -> Iterator[Step]:
+        """Of one moment: what was noted up to it, and then the tables in `fresh`, whole."""
+        with self._transaction("DEFERRED") as db:
+            last = self._last(db)
+            pending = {
+                "database": installed.identity,
+                "forms": dict(position["forms"]) if position else {},
+                "snapshot": [table.name for table in fresh],
+            }
+            seq = min(last, int(position["seq"])) if position else last
+            while (step := self._noted(db, seq, last, installed)) is not None:
+                seq = int(step.position["seq"])
+                yield Step({**pending, "seq": seq}, step.changes)
+            yield Step({**pending, "seq": last}, begins=fresh)
+            moment = datetime.now(UTC)
+            for table in fresh:
+                for rows in self._snapshot(db, table, moment):
+                    yield Step({**pending, "seq": last}, [Changes(table, rows)])
+            emptied = [Changes(table, _emptied(table, moment)) for table in gone]
+            yield Step(self._position(last, installed), emptied, ends=fresh)
+
+    def _position(self, seq: int, installed: _Installed) -> dict[str, Any]:
+        return {"seq": seq, "database": installed.identity, "forms": dict(installed.numbers)}
+
+    def _snapshot(self, db: sqlite3.Connection, table: Table, moment: datetime) -> Iterator[pa.RecordBatch]:
+        columns = ", ".join(map(quoted, table.columns.names))
+        cursor = db.execute(f"SELECT {columns} FROM {quoted(table.name)}")
+        while rows := cursor.fetchmany(self._step_rows):
+            after = self._struct(table, list(zip(*rows, strict=True)))
+            yield envelope.changes_of(
+                table.columns, pa.repeat(pa.scalar(envelope.READ), len(rows)), None, after,
+                positions="snapshot", committed_at=moment,
+            )  # fmt: skip
+
+    def _news(self, seq: int, installed: _Installed) -> Step | None:
+        """What was noted since, in whole transactions unless they are very large."""
+        with self._transaction("DEFERRED") as db:
+            return self._noted(db, seq, self._last(db), installed)
+
+    def _noted(self, db: sqlite3.Connection, seq: int, last: int, installed: _Installed) -> Step | None:
+        depth = max((len(table.key) for table in installed.tables.values()), default=0)
+        width = max((len(table.columns) for table in installed.tables.values()), default=0)
+        cells = "".join(f", k{n}" for n in range(depth)) + "".join(f", c{n}" for n in range(width))
+        rows = db.execute(
+            f"SELECT seq, tbl, op, at{cells} FROM {quoted(self._names.changes)} "
+            "WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+            (seq, last, self._step_rows),
+        ).fetchall()
+        if not rows:
+            return None
+        changes = self._grouped(installed.tables, list(zip(*rows, strict=True)), depth)
+        return Step(self._position(int(rows[-1][0]), installed), changes)
+
+    def _grouped(
+        self, tables: Mapping[int, Table], columns: list[tuple[Any, ...]], depth: int
+    ) -> list[Changes]:
+        forms, ops = np.array(columns[1]), np.array(columns[2])
+        found = []
+        for number, table in tables.items():
+            mine = np.flatnonzero((forms == number) & (ops != "?"))
+            if len(mine):
+                picked = columns if len(mine) == len(forms) else [_picked(each, mine) for each in columns]
+                found.append(Changes(table, self._envelope(table, picked, depth)))
+        return found
+
+    def _envelope(self, table: Table, columns: Sequence[Sequence[Any]], depth: int) -> pa.RecordBatch:
+        ops = pa.array(columns[2], pa.string())
+        keys = dict(zip(table.key, columns[4:], strict=False))
+        before = [
+            sqlite_tables.column(table.name, column.name, column.type, keys[column.name])
+            if column.name in keys
+            else pa.nulls(len(ops), column.type)
+            for column in table.columns
+        ]
+        days = np.array(columns[3], np.float64)
+        return envelope.changes_of(
+            table.columns,
+            ops,
+            envelope.struct_of(table.columns, before, present=pc.not_equal(ops, envelope.INSERT)),
+            self._struct(table, columns[4 + depth :], present=pc.not_equal(ops, envelope.DELETE)),
+            positions=pa.array(columns[0]).cast(pa.string()),
+            committed_at=pa.array(((days - _UNIX_EPOCH_DAY) * _DAY_US).round().astype(np.int64)),
+        )
+
+    def _struct(self, table: Table, columns: Sequence[Sequence[Any]], *, present: Any = None) -> Any:
+        arrays = [
+            sqlite_tables.column(table.name, column.name, column.type, values)
+            for column, values in zip(table.columns, columns, strict=False)
+        ]
+        return envelope.struct_of(table.columns, arrays, present=present)
+
+    def _purge(self) -> None:
+        """Remove what is in the log, now and then. The last change stays: no other may get its number."""
+        now = time.monotonic()
+        due = self._stored - self._purged >= _PURGE_ROWS or now - self._purged_at >= _PURGE_S
+        if due and self._stored > self._purged:
+            log = quoted(self._names.changes)
+            self._opened().execute(
+                f"DELETE FROM {log} WHERE seq <= ? AND seq < (SELECT max(seq) FROM {log})", (self._stored,)
+            )
+            self._purged, self._purged_at = self._stored, now
+
+    # ---- the database -------------------------------------------------------------------------
+
+    def _table(self, form: Form) -> Table:
+        return sqlite_tables.table_of(form, self._types)
+
+    def _last(self, db: sqlite3.Connection) -> int:
+        found = db.execute(f"SELECT coalesce(max(seq), 0) FROM {quoted(self._names.changes)}").fetchone()
+        return int(found[0])
+
+    def _is_installed(self) -> bool:
+        known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
+        return self._opened().execute(known, (self._names.changes,)).fetchone() is not None
+
+    def _schema_version(self) -> int:
+        return int(self._opened().execute("PRAGMA schema_version").fetchone()[0])
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._db is None:
+            if not self._path.is_file():
+                raise BadOption(
+                    f"there is no database {self._path}.", hint="check the path, or create it first"
+                )
+            self._db = sqlite3.connect(
+                f"{self._path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None,
+                check_same_thread=False,
+            )  # fmt: skip
+            self._db.execute("PRAGMA cache_size = -16000")
+        return self._db
+
+    @contextmanager
+    def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
+        db = self._opened()
+        db.execute(f"BEGIN {kind}")
+        try:
+            yield db
+            db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            self.close()
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise LockTimeout(str(self._path), waited_s=_BUSY_S) from error
+            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+                raise NotAllowed(
+                    f"SQLite ({self._path})",
+                    str(error),
+                    hint="capture makes triggers in the database: it must be writable, and so its folder",
+                ) from error
+            if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
+                raise Unreachable(f"SQLite ({self._path})", str(error), hint="check the disk") from error
+            raise StorageError(f"{self._path}: {error}.", hint="is it a SQLite database?") from error
+
+
+class _Wake:
+    """Sleeps until somebody has written to the database."""
+
+    def __init__(self, db: sqlite3.Connection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._db, self._clock = db, clock
+        self._version, self._since = self._data_version(), clock()
+
+    def wait(self) -> Iterator[None]:
+        """Yields now and then meanwhile."""
+        told = self._clock()
+        while self._data_version() == self._version:
+            now = self._clock()
+            if now - told > _TELL_S:
+                told = now
+                yield None
+            time.sleep(_LOOK_S if now - self._since < _IDLE_S else _LOOK_S_IDLE)
+        self._version, self._since = self._data_version(), self._clock()
+
+    def _data_version(self) -> int:
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _emptied(table: Table, moment: datetime) -> pa.RecordBatch:
+    """A table that is gone from the database has no rows any more."""
+    return envelope.changes_of(
+        table.columns, pa.array([envelope.TRUNCATE]), None, None, positions="dropped", committed_at=moment
+    )
+
+
+def _picked(values: Sequence[Any], rows: Any) -> list[Any]:
+    return [values[row] for row in rows]

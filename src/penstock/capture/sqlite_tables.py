@@ -1,0 +1,179 @@
+"""The tables of a SQLite database: their form, and their values in the log's types.
+
+SQLite's columns hold values of any type, whatever they are declared as. Penstock goes by the declaration, and
+refuses a value that does not fit it, naming it, rather than to change it.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.capture.source import Table
+from penstock.capture.sqlite_triggers import Form, Unique, quoted
+from penstock.errors import BadDefinition, BadInput, BadOption, NotSupported
+from penstock.schema import ArrowArray, ArrowType, RecordSchema, ddl_of, did_you_mean
+
+# By words in the declared type, as SQLite itself does; first those that it has no type for.
+_TYPES: tuple[tuple[str, ArrowType], ...] = (
+    ("BOOL", pa.bool_()),
+    ("DATE", pa.string()),
+    ("TIME", pa.string()),
+    ("INT", pa.int64()),
+    ("CHAR", pa.string()),
+    ("CLOB", pa.string()),
+    ("TEXT", pa.string()),
+    ("JSON", pa.string()),
+    ("UUID", pa.string()),
+    ("BLOB", pa.binary()),
+    ("REAL", pa.float64()),
+    ("FLOA", pa.float64()),
+    ("DOUB", pa.float64()),
+    ("NUMERIC", pa.float64()),
+    ("DECIMAL", pa.float64()),
+)
+_ROWS_EXACT = 1 << 53  # larger whole numbers are no doubles
+
+
+def names_of(db: sqlite3.Connection) -> list[str]:
+    """The tables that there are."""
+    return [
+        name
+        for (name,) in db.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+            "AND name NOT LIKE '\\_penstock\\_%' ESCAPE '\\' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name"
+        )
+    ]
+
+
+def check_named(db: sqlite3.Connection, wanted: Sequence[str]) -> None:
+    there = names_of(db)
+    for name in wanted:
+        if name not in there:
+            raise BadOption(
+                f'the database has no table "{name}".', hint=did_you_mean(name, there or ["none"])
+            )
+
+
+def forms_of(db: sqlite3.Connection, wanted: Sequence[str] | None) -> list[Form]:
+    """The tables to capture; all that have a key where none are named."""
+    forms = [_form_of(db, name) for name in names_of(db) if wanted is None or name in wanted]
+    for form in forms if wanted is not None else ():
+        if not form.key:
+            raise _no_key(form.table)
+    return [form for form in forms if form.key]
+
+
+def _no_key(table: str) -> BadOption:
+    return BadOption(
+        f'table "{table}" has no primary key: its rows cannot be told apart.',
+        hint=f'give it one: create a new table with a PRIMARY KEY, copy the rows, and rename it to "{table}"',
+    )
+
+
+def _form_of(db: sqlite3.Connection, table: str) -> Form:
+    told = db.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
+    stored = [row for row in told if row[6] == 0]  # not hidden, not generated
+    key = [row for row in sorted(stored, key=lambda row: row[5]) if row[5]]
+    return Form(
+        table,
+        tuple(row[1] for row in stored),
+        tuple(row[2] for row in stored),
+        tuple(row[1] for row in key),
+        _uniques(db, table),
+    )
+
+
+def _uniques(db: sqlite3.Connection, table: str) -> tuple[Unique, ...]:
+    found = []
+    for _, index, unique, origin, _partial in db.execute(f"PRAGMA index_list({quoted(table)})").fetchall():
+        if not unique or origin == "pk":
+            continue
+        parts = [row for row in db.execute(f"PRAGMA index_xinfo({quoted(index)})") if row[5]]
+        if any(row[1] == -2 for row in parts):
+            raise NotSupported(
+                f'table "{table}" has a UNIQUE index on an expression ("{index}"): which rows an INSERT OR '
+                "REPLACE pushes out cannot be told.",
+                hint="put the expression into a column of its own, and make that UNIQUE",
+            )
+        found.append(Unique(tuple((row[2], row[4]) for row in parts)))
+    return tuple(found)
+
+
+def table_of(form: Form, types: Mapping[str, str]) -> Table:
+    """`types`: the log's types of some columns, as "table.column"."""
+    fields = [
+        pa.field(name, _type_of(declared, types.get(f"{form.table}.{name}")))
+        for name, declared in zip(form.columns, form.types, strict=True)
+    ]
+    for name in form.key:
+        if pa.types.is_floating(dict(zip(form.columns, (f.type for f in fields), strict=True))[name]):
+            raise BadDefinition(
+                f'column "{name}" of the key of "{form.table}" is a DOUBLE.',
+                hint=f'say what it holds: types={{"{form.table}.{name}": "BIGINT"}}, or "STRING"',
+            )
+    return Table(form.table, RecordSchema.of(pa.schema(fields)).arrow, form.key)
+
+
+def _type_of(declared: str, chosen: str | None) -> ArrowType:
+    if chosen:
+        return RecordSchema.of(f"value {chosen}").arrow.field(0).type
+    words = declared.upper()
+    found = next((dtype for word, dtype in _TYPES if re.search(word, words)), None)
+    return pa.string() if found is None else found  # SQLite's NUMERIC of an unknown name, or none at all
+
+
+def column(table: str, name: str, dtype: ArrowType, values: Sequence[Any]) -> ArrowArray:
+    """Values of SQLite as a column of the log. Raises BadInput for one that does not fit."""
+    try:
+        return _converted(dtype, values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for value in values:
+            try:
+                _converted(dtype, [value])
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise BadInput(
+                    f'column "{name}" of "{table}" holds {type(value).__name__} {str(value)[:60]!r}, '
+                    f"which is no {ddl_of(dtype)}.",
+                    hint="mend that row, or capture the column as text: "
+                    f'types={{"{table}.{name}": "STRING"}}; nothing is lost meanwhile',
+                ) from error
+        raise
+
+
+def _converted(dtype: ArrowType, values: Sequence[Any]) -> ArrowArray:
+    if pa.types.is_string(dtype):
+        return pa.array([None if value is None else _text(value) for value in values], dtype)
+    if pa.types.is_boolean(dtype):
+        return pa.array([None if value is None else _flag(value) for value in values], dtype)
+    if pa.types.is_floating(dtype):
+        return pa.array([_number(value) for value in values], dtype)
+    if pa.types.is_binary(dtype):
+        return pa.array([value.encode() if isinstance(value, str) else value for value in values], dtype)
+    if pa.types.is_integer(dtype):
+        return pa.array(values, dtype)
+    return pa.array([None if value is None else _text(value) for value in values], pa.string()).cast(dtype)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        raise TypeError("bytes")
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError(value)
+    return bool(value)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int) and abs(value) > _ROWS_EXACT:
+        raise ValueError(value)
+    if value is not None and not isinstance(value, int | float):
+        raise TypeError(type(value))
+    return value

@@ -1,0 +1,198 @@
+"""The triggers that note every change of a SQLite table in one table of changes.
+
+They run in the writer's SQLite, whichever that is, so they use nothing that some of them lack. A change is
+
+    seq   the order of the changes: one writer at a time makes it the order of commits
+    tbl   which form of which table, as noted beside
+    op    c, u, d; "?" for a row that the change under way may push out (see below)
+    at    when, as a Julian day
+    k0…   the key before an update or a delete
+    c0…   the row after an insert or an update
+
+INSERT OR REPLACE pushes out rows that have the same value in a UNIQUE column, and runs no delete trigger for
+them. So a trigger before the change notes which rows it could push out, and one after it makes deletes of
+those that are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NOW = "julianday('now')"
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A UNIQUE index beside the primary key: columns, and how each is compared."""
+
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A table of the database in the form that its triggers were made for."""
+
+    table: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]  # as declared
+    key: tuple[str, ...]
+    uniques: tuple[Unique, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Equal for equal forms."""
+        return json.dumps([self.table, self.columns, self.types, self.key, [u.columns for u in self.uniques]])
+
+    @classmethod
+    def of(cls, text: str) -> Form:
+        table, columns, types, key, uniques = json.loads(text)
+        found = tuple(Unique(tuple((name, how) for name, how in unique)) for unique in uniques)
+        return cls(table, tuple(columns), tuple(types), tuple(key), found)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a capture has in the database."""
+
+    capture: str
+
+    @property
+    def changes(self) -> str:
+        return f"_penstock_{self.capture}_changes"
+
+    @property
+    def forms(self) -> str:
+        return f"_penstock_{self.capture}_forms"
+
+    @property
+    def triggers(self) -> str:
+        return f"_penstock_{self.capture}_on_"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def install(db: sqlite3.Connection, names: Names, forms: Sequence[Form]) -> dict[str, int]:
+    """Make the triggers those of these forms, within the transaction under way; returns the number of each.
+
+    A form that has its triggers already keeps its number: nobody wrote without them.
+    """
+    _make_tables(db, names, forms)
+    numbers = {form.text: number for number, form in noted_forms(db, names).items()}
+    there = _triggers(db, names)
+    wanted: dict[str, str] = {}
+    found: dict[str, int] = {}
+    for form in forms:
+        number = numbers.get(form.text, 0)
+        if not _triggers_of(names, form, number).items() <= there.items():
+            noted = db.execute(f"INSERT INTO {quoted(names.forms)} (form) VALUES (?)", (form.text,))
+            number = int(noted.lastrowid or 0)
+        found[form.table] = number
+        wanted |= _triggers_of(names, form, number)
+    for name in there.keys() - wanted.keys():
+        db.execute(f"DROP TRIGGER {quoted(name)}")
+    for name in wanted.keys() - there.keys():
+        db.execute(wanted[name])
+    return found
+
+
+def noted_forms(db: sqlite3.Connection, names: Names) -> dict[int, Form]:
+    """Every form that ever had triggers, by its number."""
+    told = db.execute(f"SELECT id, form FROM {quoted(names.forms)} WHERE id > 0 ORDER BY id")
+    return {number: Form.of(text) for number, text in told.fetchall()}
+
+
+def identity(db: sqlite3.Connection, names: Names) -> str:
+    """Of this database: another one, or one where capture was dropped meanwhile, has another."""
+    return str(db.execute(f"SELECT form FROM {quoted(names.forms)} WHERE id = 0").fetchone()[0])
+
+
+def remove(db: sqlite3.Connection, names: Names) -> None:
+    for name in _triggers(db, names):
+        db.execute(f"DROP TRIGGER {quoted(name)}")
+    for table in (names.changes, names.forms):
+        db.execute(f"DROP TABLE IF EXISTS {quoted(table)}")
+
+
+def _make_tables(db: sqlite3.Connection, names: Names, forms: Sequence[Form]) -> None:
+    db.execute(f"CREATE TABLE IF NOT EXISTS {quoted(names.forms)} (id INTEGER PRIMARY KEY, form TEXT)")
+    db.execute(f"INSERT OR IGNORE INTO {quoted(names.forms)} VALUES (0, ?)", (uuid.uuid4().hex,))
+    db.execute(f"CREATE TABLE IF NOT EXISTS {quoted(names.changes)} (seq INTEGER PRIMARY KEY, tbl, op, at)")
+    there = {row[1] for row in db.execute(f"PRAGMA table_info({quoted(names.changes)})")}
+    width = max((len(form.columns) for form in forms), default=0)
+    depth = max((len(form.key) for form in forms), default=0)
+    for column in (*(f"k{n}" for n in range(depth)), *(f"c{n}" for n in range(width))):
+        if column not in there:
+            db.execute(f"ALTER TABLE {quoted(names.changes)} ADD COLUMN {column}")
+
+
+def _triggers(db: sqlite3.Connection, names: Names) -> dict[str, str]:
+    """Those of this capture that there are, and what they say."""
+    told = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
+    return {name: sql for name, sql in told if name.startswith(names.triggers)}
+
+
+def _triggers_of(names: Names, form: Form, number: int) -> dict[str, str]:
+    log, table = quoted(names.changes), quoted(form.table)
+    news = ", ".join(f"new.{quoted(name)}" for name in form.columns)
+    olds = ", ".join(f"old.{quoted(name)}" for name in form.key)
+    keys = ", ".join(f"k{n}" for n in range(len(form.key)))
+    cells = ", ".join(f"c{n}" for n in range(len(form.columns)))
+    gone = _pushed_out(names, form, number) if form.uniques else ""
+    bodies = {
+        "insert": (
+            "AFTER INSERT",
+            f"{gone}INSERT INTO {log} (tbl, op, at, {cells}) VALUES ({number}, 'c', {NOW}, {news});",
+        ),
+        "update": (
+            "AFTER UPDATE",
+            f"{gone}INSERT INTO {log} (tbl, op, at, {keys}, {cells}) "
+            f"VALUES ({number}, 'u', {NOW}, {olds}, {news});",
+        ),
+        "delete": (
+            "AFTER DELETE",
+            f"INSERT INTO {log} (tbl, op, at, {keys}) VALUES ({number}, 'd', {NOW}, {olds});",
+        ),
+    }
+    if form.uniques:
+        bodies["before_insert"] = ("BEFORE INSERT", _could_push_out(names, form, number, "new"))
+        bodies["before_update"] = ("BEFORE UPDATE", _could_push_out(names, form, number, "old"))
+    return {
+        f"{names.triggers}{what}_{number}": (
+            f"CREATE TRIGGER {quoted(f'{names.triggers}{what}_{number}')} {when} ON {table} BEGIN {body} END"
+        )
+        for what, (when, body) in bodies.items()
+    }
+
+
+def _could_push_out(names: Names, form: Form, number: int, own: str) -> str:
+    """Other rows with a value that must be unique. `own`: which row has the key of the one that changes."""
+    keys = ", ".join(f"k{n}" for n in range(len(form.key)))
+    columns = ", ".join(quoted(name) for name in form.key)
+    itself = " AND ".join(f"{quoted(name)} IS {own}.{quoted(name)}" for name in form.key)
+    same = " OR ".join(
+        "("
+        + " AND ".join(f"{quoted(c)} = new.{quoted(c)} COLLATE {quoted(how)}" for c, how in u.columns)
+        + ")"
+        for u in form.uniques
+    )
+    return (
+        f"INSERT INTO {quoted(names.changes)} (tbl, op, at, {keys}) "
+        f"SELECT {number}, '?', {NOW}, {columns} FROM {quoted(form.table)} WHERE ({same}) AND NOT ({itself});"
+    )
+
+
+def _pushed_out(names: Names, form: Form, number: int) -> str:
+    """Of the rows noted right before, those that are gone were deleted."""
+    log = quoted(names.changes)
+    same = " AND ".join(f"t.{quoted(name)} IS {log}.k{n}" for n, name in enumerate(form.key))
+    return (
+        f"UPDATE {log} SET op = 'd' WHERE op = '?' AND tbl = {number} "
+        f"AND seq > (SELECT coalesce(max(seq), 0) FROM {log} WHERE op <> '?') "
+        f"AND NOT EXISTS (SELECT 1 FROM {quoted(form.table)} AS t WHERE {same}); "
+    )

@@ -1,0 +1,135 @@
+"""The topics of a capture: for each table its rows and its changes, and one for the forms of the tables.
+
+<capture>.<table>           compacted, one record for each row: a table for views and followers
+<capture>.<table>.changes   every change, in the envelope
+<capture>.schemas           every form of a table that was seen
+<capture>.requests          snapshots that people asked for
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.capture import envelope
+from penstock.capture.source import Table
+from penstock.errors import BadOption, IncompatibleSchema, UnknownTopic
+from penstock.log.log import Log
+from penstock.log.topic import Topic
+from penstock.schema import RecordSchema
+
+SCHEMAS_DDL = (
+    "table STRING, schema_version INT, columns STRING, key ARRAY<STRING>, position STRING, seen_at TIMESTAMP"
+)
+REQUESTS_DDL = "tables ARRAY<STRING>"
+_OWN = ("schemas", "requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Where a table goes."""
+
+    rows: Topic
+    changes: Topic
+
+
+class Topics:
+    """The topics of one capture in a log. They are created when something is first stored in them."""
+
+    def __init__(self, log: Log, capture: str, *, retention: str | float | None = None) -> None:
+        self._log, self._capture, self._retention = log, capture, retention
+        self._pairs: dict[str, tuple[Table, Pair]] = {}
+
+    def of(self, table: Table) -> Pair:
+        """The topics of a table, with room for its columns as they are now."""
+        found = self._pairs.get(table.name)
+        if found is None or found[0] != table:
+            self._pairs[table.name] = found = (table, self._fitting(table))
+        return found[1]
+
+    @property
+    def schemas(self) -> Topic:
+        return self._log.create_topic(f"{self._capture}.schemas", SCHEMAS_DDL, if_missing=True)
+
+    @property
+    def requests(self) -> Topic:
+        return self._log.create_topic(f"{self._capture}.requests", REQUESTS_DDL, if_missing=True)
+
+    def check(self, tables: list[Table]) -> None:
+        """Raises BadOption where two tables would get one topic."""
+        taken: dict[str, str] = {f"{self._capture}.{name}": f"the topic of {name}" for name in _OWN}
+        for table in tables:
+            for name in topic_names(self._capture, table.name):
+                if name in taken:
+                    raise BadOption(
+                        f'"{table.name}" and {taken[name]} would both be in topic "{name}".',
+                        hint="capture one of them under another capture's name",
+                    )
+                taken[name] = f'"{table.name}"'
+
+    def _fitting(self, table: Table) -> Pair:
+        rows, changes = topic_names(self._capture, table.name)
+        try:
+            known = self._log.topic(rows).settings
+        except UnknownTopic:
+            known = None
+        columns = table.columns if known is None else merged(known.schema.arrow, table.columns)
+        if known is not None and known.key != table.key:
+            raise BadOption(
+                f'"{table.name}" has another key than what is stored: ({", ".join(table.key)}) now, and '
+                f"({', '.join(known.key)}) before.",
+                hint=f"remove what is stored: penstock topic delete {rows}, and take a new snapshot: "
+                "penstock capture resnapshot",
+            )
+        row = RecordSchema(_keyed(columns, table.key))
+        told = RecordSchema(envelope.schema_of(columns))
+        made = Pair(
+            self._log.create_topic(rows, row, key=table.key, cleanup="compact", if_missing=True),
+            self._log.create_topic(
+                changes, told, event_time=envelope.COMMITTED_AT, retention=self._retention, if_missing=True
+            ),
+        )
+        for topic, schema in ((made.rows, row), (made.changes, told)):
+            if topic.settings.schema != schema:
+                self._log.alter_topic(topic.name, schema=topic.settings.schema.evolve_to(schema))
+        return made
+
+
+def topic_names(capture: str, table: str) -> tuple[str, str]:
+    """Of a table: the topic of its rows, and that of its changes."""
+    rows = f"{capture}.{re.sub(r'[^a-zA-Z0-9._-]', '_', table)}"
+    return rows, f"{rows}.changes"
+
+
+def merged(old: pa.Schema, new: pa.Schema) -> pa.Schema:
+    """The columns that hold both: what a table has lost stays, and the wider type holds.
+
+    Raises IncompatibleSchema.
+    """
+    fields = [pa.field(column.name, column.type) for column in old]
+    for column in new:
+        if column.name not in old.names:
+            fields.append(pa.field(column.name, column.type))
+            continue
+        at = old.names.index(column.name)
+        fields[at] = pa.field(column.name, _wider(column.name, fields[at].type, column.type))
+    return pa.schema(fields)
+
+
+def _wider(name: str, old: pa.DataType, new: pa.DataType) -> pa.DataType:
+    def one(dtype: pa.DataType) -> RecordSchema:
+        return RecordSchema(pa.schema([pa.field(name, dtype)]))
+
+    try:
+        return one(old).evolve_to(one(new)).arrow.field(0).type
+    except IncompatibleSchema as error:
+        try:
+            return one(new).evolve_to(one(old)).arrow.field(0).type
+        except IncompatibleSchema:
+            raise error from None
+
+
+def _keyed(columns: pa.Schema, key: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([column.with_nullable(column.name not in key) for column in columns])

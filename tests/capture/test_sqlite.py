@@ -1,0 +1,272 @@
+"""SQLite as a source: whatever anybody writes to it, the log has the same rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.capture.world import caught_up, ops, rows_in_log, rows_in_sqlite, running
+from tests.waiting import wait_until
+
+import penstock as ps
+from penstock.capture.sqlite import SQLiteSource
+
+SHOP = """
+CREATE TABLE users
+    (id INTEGER PRIMARY KEY, name TEXT, email TEXT UNIQUE, score REAL, vip BOOLEAN, photo BLOB);
+CREATE TABLE lines
+    (order_id INTEGER, line INTEGER, item VARCHAR(20), PRIMARY KEY (order_id, line)) WITHOUT ROWID;
+CREATE TABLE notes (text TEXT);
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "shop.db"
+    with closing(sqlite3.connect(made)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.executescript(SHOP)
+    return made
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as opened:
+        yield opened
+
+
+def source(path: Path, **options: object) -> SQLiteSource:
+    return SQLiteSource(path, name="shop", **options)  # type: ignore[arg-type]
+
+
+def same(log: ps.Log, path: Path, table: str) -> None:
+    assert rows_in_log(log, f"shop.{table}") == rows_in_sqlite(path, f"SELECT * FROM {table}")
+
+
+def test_rows_that_are_there_and_every_change_after(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    db.execute(
+        "INSERT INTO users VALUES (1, 'Ann', 'ann@x', 1.5, 1, x'00ff'), (2, 'Bob', NULL, NULL, 0, NULL)"
+    )
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+    db.executescript("""
+        INSERT INTO users (name, email) VALUES ('Cid', 'cid@x');
+        UPDATE users SET name = 'Anna' WHERE id = 1;
+        UPDATE users SET id = 20 WHERE id = 2;
+        DELETE FROM users WHERE id = 3;
+        INSERT INTO lines VALUES (7, 1, 'tea'), (7, 2, 'milk');
+        DELETE FROM lines;
+        INSERT INTO lines VALUES (7, 1, 'tea');
+    """)
+    caught_up(log, "shop", source(path))
+    for table in ("users", "lines"):
+        same(log, path, table)
+    assert ops(log, "shop.users") == ["r", "r", "c", "u", "u", "d"]
+    assert ops(log, "shop.lines") == ["c", "c", "d", "d", "c"]
+    moved = list(log.topic("shop.users.changes").rows())[4]
+    assert (moved["before"]["id"], moved["after"]["id"], moved["after"]["name"]) == (2, 20, "Bob")
+    assert "shop.notes" not in log.topics()  # it has no key
+
+
+def test_what_is_rolled_back_never_was(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    caught_up(log, "shop", source(path))
+    db.executescript("""
+        BEGIN; INSERT INTO users (id, name) VALUES (1, 'no'); ROLLBACK;
+        BEGIN; INSERT INTO users (id, name) VALUES (2, 'yes');
+        SAVEPOINT s; INSERT INTO users (id, name) VALUES (3, 'no'); ROLLBACK TO s; COMMIT;
+    """)
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+    assert ops(log, "shop.users") == ["c"]
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_rows_that_are_pushed_out_are_deleted(
+    log: ps.Log, path: Path, db: sqlite3.Connection, recursive: bool
+) -> None:
+    db.execute(f"PRAGMA recursive_triggers = {recursive:d}")
+    db.executescript("""
+        CREATE UNIQUE INDEX named ON users (name COLLATE NOCASE, score) WHERE name <> 'x';
+        INSERT INTO users (id, name, email, score)
+            VALUES (1, 'Ann', 'a', 1), (2, 'Bob', 'b', 2), (3, 'Cid', 'c', 3);
+    """)
+    caught_up(log, "shop", source(path))
+    for statement in (
+        "INSERT OR REPLACE INTO users (id, name, email) VALUES (4, 'Dan', 'a')",  # pushes out 1
+        "INSERT OR REPLACE INTO users (id, name, email, score) VALUES (5, 'BOB', 'c', 2)",  # 2 and 3
+        "INSERT OR IGNORE INTO users (id, name, email) VALUES (6, 'Eve', 'a')",  # nothing
+        "INSERT INTO users (id, email) VALUES (7, 'a') ON CONFLICT (email) DO UPDATE SET score = 9",
+        "INSERT INTO users (id, name, email) VALUES (8, 'Fay', 'f')",
+        "UPDATE OR REPLACE users SET email = 'f' WHERE id = 5",  # pushes out 8
+        "INSERT OR REPLACE INTO users (email, name) VALUES ('f', 'Gus')",  # 5, by a row that has no id yet
+        "INSERT OR REPLACE INTO users (id, name, email) VALUES (4, 'Dan again', 'a')",  # by its own key
+        "UPDATE OR REPLACE users SET id = 4 WHERE name = 'Gus'",
+        "REPLACE INTO lines VALUES (1, 1, 'a'), (1, 1, 'b')",
+    ):
+        db.execute(statement)
+        caught_up(log, "shop", source(path))
+        same(log, path, "users")
+    same(log, path, "lines")
+
+
+def test_foreign_keys_and_triggers_of_the_application(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    db.executescript("""
+        PRAGMA foreign_keys = ON;
+        CREATE TABLE pets
+            (id INTEGER PRIMARY KEY, owner REFERENCES users (id) ON DELETE CASCADE ON UPDATE CASCADE);
+        CREATE TRIGGER welcome AFTER INSERT ON users BEGIN INSERT INTO pets (owner) VALUES (new.id); END;
+    """)
+    caught_up(log, "shop", source(path, types={"pets.owner": "BIGINT"}))
+    db.execute("INSERT INTO users (id, name) VALUES (1, 'Ann'), (2, 'Bob')")
+    db.execute("UPDATE users SET id = 10 WHERE id = 1")
+    db.execute("DELETE FROM users WHERE id = 2")
+    caught_up(log, "shop", source(path, types={"pets.owner": "BIGINT"}))
+    same(log, path, "users")
+    same(log, path, "pets")
+
+
+def test_tables_that_change_their_form(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO users (id, name) VALUES (1, 'Ann'), (2, 'Bob')")
+    with running(log, "shop", source(path)) as capture:
+        wait_until(lambda: capture.progress().changes == 2, what="the rows")
+        db.execute("ALTER TABLE users ADD COLUMN city TEXT DEFAULT 'Bern'")
+        db.execute("INSERT INTO users (id, name, city) VALUES (3, 'Cid', 'Rome')")
+        wait_until(lambda: _cities(log) == ["Bern", "Bern", "Rome"], what="the new column")
+        db.execute("ALTER TABLE users RENAME COLUMN city TO town")
+        db.execute("UPDATE users SET town = 'Oslo' WHERE id = 2")
+        db.executescript("""
+            BEGIN;
+            CREATE TABLE built
+                (order_id INTEGER, line INTEGER, item TEXT, price REAL, PRIMARY KEY (order_id, line));
+            INSERT INTO built VALUES (9, 9, 'x', 1.0);
+            DROP TABLE lines;
+            ALTER TABLE built RENAME TO lines;
+            COMMIT;
+            INSERT INTO lines VALUES (9, 10, 'y', 2.0);
+            CREATE TABLE added (id INTEGER PRIMARY KEY);
+            INSERT INTO added VALUES (5);
+            DROP TABLE IF EXISTS gone;
+        """)
+        wait_until(lambda: _has(log, "shop.added") and _has(log, "shop.lines", 2), what="the tables")
+        wait_until(lambda: _towns(log) == ["Bern", "Oslo", "Rome"], what="the renamed column")
+        db.execute("DROP TABLE added")
+        wait_until(lambda: rows_in_log(log, "shop.added") == [], what="the table that is gone")
+    assert rows_in_log(log, "shop.lines") == rows_in_sqlite(path, "SELECT * FROM lines")
+    told = [(row["table"], row["schema_version"]) for row in log.topic("shop.schemas").rows()]
+    assert told.count(("users", 3)) == 1
+    assert told.count(("lines", 2)) == 1
+
+
+def _cities(log: ps.Log) -> list[str]:
+    return [row[-1] for row in rows_in_log(log, "shop.users")]
+
+
+def _towns(log: ps.Log) -> list[str]:
+    return [row[-1] for row in rows_in_log(log, "shop.users")]
+
+
+def _has(log: ps.Log, topic: str, rows: int = 1) -> bool:
+    return topic in log.topics() and len(rows_in_log(log, topic)) == rows
+
+
+def test_what_happened_while_nobody_looked(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    """A table that was built anew has lost its triggers: rows that went unseen are deleted all the same."""
+    db.execute("INSERT INTO users (id, name) VALUES (1, 'Ann'), (2, 'Bob'), (3, 'Cid')")
+    caught_up(log, "shop", source(path))
+    db.executescript("""
+        UPDATE users SET name = 'Anna' WHERE id = 1;
+        CREATE TABLE built
+            (id INTEGER PRIMARY KEY, name TEXT, email TEXT UNIQUE, score REAL, vip BOOLEAN, photo BLOB);
+        INSERT INTO built SELECT * FROM users WHERE id <> 2;
+        DROP TABLE users;
+        ALTER TABLE built RENAME TO users;
+        DELETE FROM users WHERE id = 3;
+        INSERT INTO users (id, name) VALUES (4, 'Dan');
+    """)
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+    assert [row[0] for row in rows_in_log(log, "shop.users")] == [1, 4]
+
+
+def test_what_is_in_the_log_is_removed_but_the_last(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    with running(log, "shop", source(path)) as capture:
+        wait_until(lambda: capture.progress().source is not None, what="the snapshot")
+        for number in range(3):
+            db.execute("BEGIN")
+            db.executemany("INSERT INTO users (id) VALUES (?)", [(number * 6_000 + n,) for n in range(6_000)])
+            db.execute("COMMIT")
+            wait_until(lambda: capture.progress().changes == (number + 1) * 6_000, what="them")  # noqa: B023
+        kept = "SELECT count(*), max(seq) FROM _penstock_shop_changes"
+        wait_until(lambda: db.execute(kept).fetchone() == (1, 18_000), what="the rest to go")
+    db.execute("DELETE FROM users WHERE id = 7")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+
+
+def test_an_older_copy_of_the_database_is_noticed(log: ps.Log, path: Path, tmp_path: Path) -> None:
+    older = tmp_path / "older.db"
+    caught_up(log, "shop", source(path))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("INSERT INTO users (id) VALUES (1), (2)")
+        db.execute(f"VACUUM INTO '{older}'")
+        db.execute("INSERT INTO users (id) VALUES (3), (4)")
+        caught_up(log, "shop", source(path))
+    with pytest.raises(ps.BadInput, match="an older copy of it"):
+        caught_up(log, "shop", source(older))
+    capture = caught_up(log, "shop", source(path))
+    capture.request_snapshot(["*"])
+    caught_up(log, "shop", source(older))
+    assert [row[0] for row in rows_in_log(log, "shop.users")] == [1, 2]
+
+
+def test_a_snapshot_that_was_asked_for(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO users (id) VALUES (1), (2)")
+    capture = caught_up(log, "shop", source(path))
+    capture.request_snapshot(["users"])
+    caught_up(log, "shop", source(path))
+    caught_up(log, "shop", source(path))
+    assert ops(log, "shop.users") == ["r", "r", "r", "r"]
+    same(log, path, "users")
+
+
+def test_nothing_is_left_in_the_database(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    before = db.execute("SELECT * FROM sqlite_schema").fetchall()
+    caught_up(log, "shop", source(path))
+    assert db.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'trigger'").fetchone() != (0,)
+    source(path).drop()
+    assert db.execute("SELECT * FROM sqlite_schema").fetchall() == before
+
+
+def test_bad_input(log: ps.Log, path: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
+    with pytest.raises(ps.BadOption, match='no table "user"') as refused:
+        source(path, tables=["user"]).tables()
+    assert 'did you mean "users"?' in str(refused.value)
+    with pytest.raises(ps.BadOption, match='"notes" has no primary key'):
+        source(path, tables=["notes"]).tables()
+    with pytest.raises(ps.BadOption, match="there is no database"):
+        source(tmp_path / "nothing.db").tables()
+    (tmp_path / "text.db").write_text("no database " * 100)
+    with pytest.raises(ps.StorageError, match="is it a SQLite database"):
+        source(tmp_path / "text.db").tables()
+    db.execute("CREATE UNIQUE INDEX lowered ON users (lower(name))")
+    with pytest.raises(ps.NotSupported, match="a UNIQUE index on an expression"):
+        source(path).tables()
+
+
+def test_a_value_that_does_not_fit_is_named_and_nothing_is_lost(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO users (id, score) VALUES (1, 2.5), (2, 'many')")
+    with pytest.raises(ps.BadInput, match=r'column "score" of "users" holds str .many., which is no DOUBLE'):
+        caught_up(log, "shop", source(path))
+    assert rows_in_log(log, "shop.users") == []
+    db.execute("UPDATE users SET score = 3 WHERE id = 2")
+    db.execute("DELETE FROM _penstock_shop_changes WHERE c3 = 'many'")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
