@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock import capture as capture
     from penstock.app.app import App as App
     from penstock.app.app import stream as stream
+    from penstock.capture.outbox import outbox as outbox
     from penstock.clock import corrected_time as corrected_time
     from penstock.errors import BadDefinition as BadDefinition
     from penstock.errors import BadInput as BadInput
@@ -101,6 +102,7 @@ _HOMES = {
     "aggregate": "penstock.flow.aggregate",
     "latest": "penstock.flow.operators",
     "lookup": "penstock.flow.lookup",
+    "outbox": "penstock.capture.outbox",
     "deduplicate": "penstock.flow.operators",
     "in_order": "penstock.flow.operators",
     "join_within": "penstock.flow.relations",
@@ -210,6 +212,7 @@ __all__ = [
     "min",
     "once",
     "open_log",
+    "outbox",
     "pattern",
     "percentile",
     "rate",

@@ -12,7 +12,7 @@ from tests.capture.world import caught_up, ops, rows_in_log, rows_in_sqlite, run
 from tests.waiting import wait_until
 
 import penstock as ps
-from penstock.capture.sqlite import SQLiteSource
+from penstock.capture.sqlite_source import SQLiteSource
 
 SHOP = """
 CREATE TABLE users

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.app import failures, reading
 from penstock.app.failures import Failure
 from penstock.app.graph import Graph
+from penstock.capture.running import Running
 from penstock.errors import QueryFailed, StorageError, Unreachable
 from penstock.flow import failure
 from penstock.flow.query import Query
@@ -60,6 +61,7 @@ class Runner:
     failures_max: int = _FAILURES_MAX  # in a row, then a query is given up
     supervised: list[Supervised] = field(default_factory=list)
     followers: dict[str, Follower] = field(default_factory=dict)
+    captures: Running = field(default_factory=lambda: Running([]))
     stopping: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -71,6 +73,7 @@ class Runner:
         self._supervise()
         for supervised in self.supervised:
             supervised.query.check()
+        self._capture_once()
         for depth in sorted({s.depth for s in self.supervised}):
             stage = [s for s in self.supervised if s.depth == depth]
             for supervised in stage:
@@ -87,6 +90,7 @@ class Runner:
         self._supervise()
         for supervised in self.supervised:
             supervised.query.check()  # all of them, before one is started
+        self._open_captures().start()
         for supervised in self.supervised:
             self._start(supervised, once=False)
         for name, found in self.graph.analysed.items():
@@ -135,6 +139,18 @@ class Runner:
             _stop_between_batches(supervised.query)
         for thread in self._threads:
             thread.join(timeout=10)
+        self.captures.stop()
+
+    def _open_captures(self) -> Running:
+        self.captures = Running([capture.open() for capture in self.app.captures.values()])
+        return self.captures
+
+    def _capture_once(self) -> None:
+        """Everything that the databases have now."""
+        self._open_captures().start(once=True)
+        while not self.captures.is_over and not self.stopping.wait(_LOOK_S / 2):
+            pass
+        self.captures.raise_failure()
 
     # ---- one query ----------------------------------------------------------------------------
 

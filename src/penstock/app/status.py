@@ -61,6 +61,16 @@ class FollowerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureStatus:
+    """One database."""
+
+    capture: str
+    phase: str
+    changes: int  # stored, ever
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """All of it."""
 
@@ -69,6 +79,7 @@ class Status:
     queries: tuple[QueryStatus, ...]
     followers: tuple[FollowerStatus, ...]
     log_error: str | None = None  # the log does not answer: the rest is as it was before
+    captures: tuple[CaptureStatus, ...] = ()
 
 
 @dataclass(slots=True)
@@ -126,7 +137,8 @@ class Watch:
             for known in self._last.queries
         )
         running_s = time.monotonic() - self._began
-        return Status(time.time_ns() // 1_000, running_s, queries, self._last.followers, str(error))
+        followers, captures = self._last.followers, self._last.captures
+        return Status(time.time_ns() // 1_000, running_s, queries, followers, str(error), captures)
 
     def _look(self) -> Status:
         now_us = time.time_ns() // 1_000
@@ -136,7 +148,11 @@ class Watch:
             FollowerStatus(view, follower.lag(), follower.last_error)
             for view, follower in list(self._runner.followers.items())
         )
-        return Status(now_us, time.monotonic() - self._began, queries, followers)
+        captures = tuple(
+            CaptureStatus(told["capture"], told["phase"], told["changes"], told["last_error"])
+            for told in (capture.status() for capture in self._runner.captures.captures)
+        )
+        return Status(now_us, time.monotonic() - self._began, queries, followers, captures=captures)
 
     def _query(self, supervised: Supervised, now_us: int) -> QueryStatus:
         query, log = supervised.query, self._runner.app.log

@@ -8,7 +8,9 @@ topics.py       the topics of a capture, with room for the columns as they are n
 alive.py        which keys a table of the log has
 unchanged.py    values that a source does not repeat, from the log
 declared.py     a source as a program declares it, by an address or with options
-sqlite.py, sqlite_tables.py, sqlite_triggers.py   SQLite, by generated triggers
+outbox.py       events in the application's own transactions
+running.py      several captures at once
+sqlite_source.py, sqlite_tables.py, sqlite_triggers.py   SQLite, by generated triggers
 """
 
 from penstock.capture.declared import Database, postgres, source_at, sqlite

@@ -46,7 +46,7 @@ def sqlite(
     here = Path(place).absolute()
 
     def make(name: str) -> Source:
-        from penstock.capture.sqlite import SQLiteSource
+        from penstock.capture.sqlite_source import SQLiteSource
 
         return SQLiteSource(here, name=name, tables=tables, types=types)
 
@@ -66,7 +66,7 @@ def postgres(
 
     def make(name: str) -> Source:
         try:
-            from penstock.capture.postgres import PostgresSource
+            from penstock.capture.postgres_source import PostgresSource
         except ImportError as error:
             raise NotSupported(
                 f"the PostgreSQL driver is not installed ({error}).",

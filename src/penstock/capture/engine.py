@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.capture import alive, envelope
+from penstock.capture import alive, envelope, outbox
 from penstock.capture.progress import Known, Progress
 from penstock.capture.source import Changes, Position, Source, Step, Table
 from penstock.capture.topics import Topics
@@ -38,6 +38,7 @@ class _Stored:
 
     records: dict[Topic | str, pa.Table]
     progress: Progress
+    published: dict[str, list[int]]  # rows of an outbox, by table
 
 
 class Capture:
@@ -149,10 +150,13 @@ class Capture:
     def _store(self, producer: AtomicProducer, progress: Progress, step: Step) -> Progress:
         stored = self._told(progress, step)
         producer.append(stored.records, position=stored.progress.to_bytes())
+        for table, ids in stored.published.items():
+            self.source.remove(table, ids)
         return self._without_ghosts(producer, stored.progress)
 
     def _told(self, progress: Progress, step: Step) -> _Stored:
         records: dict[str, list[pa.Table]] = {}
+        published: dict[str, list[int]] = {}
         for table in step.begins:
             progress = self._seen(progress, table, step, records)
             end = self._topics.of(table).rows.bounds()[0][1]
@@ -162,11 +166,22 @@ class Capture:
             self.snapshot = (table.name, 0)
         for changes in step.changes:
             progress = self._seen(progress, changes.table, step, records)
+            if outbox.is_outbox(changes.table.name):
+                published.setdefault(changes.table.name, []).extend(self._publish(records, changes))
             self._add(records, changes, progress.tables[changes.table.name].version)
         ending = (*progress.ending, *(table.name for table in step.ends))
         count = sum(changes.rows.num_rows for changes in step.changes)
         done = replace(progress, source=step.position, ending=ending, changes=progress.changes + count)
-        return _Stored({topic: _joined(pieces) for topic, pieces in records.items()}, done)
+        return _Stored({topic: _joined(pieces) for topic, pieces in records.items()}, done, published)
+
+    def _publish(self, records: dict[str, list[pa.Table]], changes: Changes) -> Sequence[int]:
+        """Events of the outbox into their topics."""
+        found = outbox.published(self._log, self._topics.of(changes.table).rows, changes.rows)
+        for name, pieces in found.records.items():
+            records.setdefault(name, []).extend(pieces)
+        if len(found.dead):
+            records.setdefault(self._topics.dead.name, []).append(found.dead)
+        return found.ids
 
     def _add(self, records: dict[str, list[pa.Table]], changes: Changes, version: int) -> None:
         table, pair = changes.table, self._topics.of(changes.table)

@@ -70,6 +70,9 @@ class Source(Protocol):
     def stored(self, position: Position) -> None:
         """Everything up to `position` is in the log: the source need not keep it."""
 
+    def remove(self, table: str, ids: Sequence[int]) -> None:
+        """Events of the outbox `table` that are published: their rows can go."""
+
     def mark(self) -> Any:
         """Where the source is now."""
 

@@ -4,6 +4,7 @@
 <capture>.<table>.changes   every change, in the envelope
 <capture>.schemas           every form of a table that was seen
 <capture>.requests          snapshots that people asked for
+<capture>.dead              events of the outbox that fit no topic, and why
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.capture import envelope
+from penstock.capture import envelope, outbox
 from penstock.capture.source import Table
 from penstock.errors import BadOption, IncompatibleSchema, UnknownTopic
 from penstock.log.log import Log
@@ -24,7 +25,7 @@ SCHEMAS_DDL = (
     "table STRING, schema_version INT, columns STRING, key ARRAY<STRING>, position STRING, seen_at TIMESTAMP"
 )
 REQUESTS_DDL = "tables ARRAY<STRING>"
-_OWN = ("schemas", "requests")
+_OWN = ("schemas", "requests", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,10 @@ class Topics:
     @property
     def requests(self) -> Topic:
         return self._log.create_topic(f"{self._capture}.requests", REQUESTS_DDL, if_missing=True)
+
+    @property
+    def dead(self) -> Topic:
+        return self._log.create_topic(f"{self._capture}.dead", outbox.DEAD_DDL, if_missing=True)
 
     def check(self, tables: list[Table]) -> None:
         """Raises BadOption where two tables would get one topic."""

@@ -13,7 +13,6 @@ import typer
 from penstock.cli import engine, failure, output, words
 from penstock.cli.session import AsJson, Home, Session, Yes
 from penstock.errors import BadInput, PenstockError
-from penstock.schema import did_you_mean
 
 if TYPE_CHECKING:
     from penstock.capture.engine import Capture
@@ -155,6 +154,8 @@ def _captures(
     session: Session, text: str, name: str | None, tables: list[str] | None
 ) -> Iterator[list[Capture]]:
     """Those of an app, or the one of an address."""
+    from penstock.schema import did_you_mean
+
     if _is_app(text):
         with engine.loaded(session, text) as found:
             known = found.app.captures

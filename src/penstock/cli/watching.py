@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.app.status import FollowerStatus, QueryStatus, Status, Watch
+from penstock.app.status import CaptureStatus, FollowerStatus, QueryStatus, Status, Watch
 from penstock.cli import output, words
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ def lines(status: Status) -> Iterator[str]:
     for follower in status.followers:
         if follower.behind or follower.last_error:
             yield f"{at} follower of {follower.view}: {_follower(follower)}"
+    for capture in status.captures:
+        yield f"{at} capture {capture.capture}: {_capture(capture)}"
 
 
 def table(status: Status) -> RenderableType:
@@ -144,6 +146,9 @@ def table(status: Status) -> RenderableType:
     if status.followers:
         told = [(f.view, output.escape(_follower(f))) for f in status.followers]
         parts += ["", output.table(("view", "its copy"), told)]
+    if status.captures:
+        databases = [(c.capture, output.escape(_capture(c))) for c in status.captures]
+        parts += ["", output.table(("capture", ""), databases)]
     parts += [f"[red]{output.escape(name)}[/]: {output.escape(text)}" for name, text in _errors(status)]
     parts.append(f"[dim]{words.span(status.running_s)}; Ctrl-C stops between batches[/]")
     return Group(*parts)
@@ -169,6 +174,11 @@ def _row(query: QueryStatus) -> tuple[str, ...]:
 def _follower(follower: FollowerStatus) -> str:
     behind = f"{words.count(follower.behind, 'record')} behind" if follower.behind else "up to date"
     return f"{behind}: {follower.last_error}" if follower.last_error else behind
+
+
+def _capture(capture: CaptureStatus) -> str:
+    told = f"{capture.phase}, {words.count(capture.changes, 'change')} stored"
+    return f"{told}: {capture.last_error}" if capture.last_error else told
 
 
 def _errors(status: Status) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.capture import envelope, sqlite_tables, sqlite_triggers
+from penstock.capture import envelope, outbox, sqlite_tables, sqlite_triggers
 from penstock.capture.source import Changes, Position, Step, Table
 from penstock.capture.sqlite_triggers import Form, Names, quoted
 from penstock.errors import BadInput, BadOption, LockTimeout, NotAllowed, StorageError, Unreachable
@@ -69,6 +69,7 @@ class SQLiteSource:
         self._db: sqlite3.Connection | None = None
         self._told = -1  # the last change that a step has told
         self._stored = self._purged = 0
+        self._published: list[int] = []  # rows of the outbox that can go
         self._purged_at = 0.0
 
     # ---- the port -----------------------------------------------------------------------------
@@ -84,6 +85,9 @@ class SQLiteSource:
 
     def stored(self, position: Position) -> None:
         self._stored = int(position["seq"])
+
+    def remove(self, table: str, ids: Sequence[int]) -> None:
+        self._published.extend(ids)
 
     def mark(self) -> int:
         with self._errors():
@@ -142,8 +146,10 @@ class SQLiteSource:
                 self._told = int(step.position["seq"])
                 yield step
                 continue
-            self._purge()
-            yield from wake.wait()
+            for _ in wake.wait():
+                if self._purge():
+                    break
+                yield None
 
     def _install(self) -> _Installed:
         """Triggers for the tables as they are now. Writers wait meanwhile, some milliseconds."""
@@ -275,16 +281,23 @@ class SQLiteSource:
         ]
         return envelope.struct_of(table.columns, arrays, present=present)
 
-    def _purge(self) -> None:
-        """Remove what is in the log, now and then. The last change stays: no other may get its number."""
-        now = time.monotonic()
+    def _purge(self) -> bool:
+        """Remove what is in the log, now and then; returns whether that was a change of a table itself.
+
+        The last change stays: no other may get its number.
+        """
+        now, gone = time.monotonic(), self._published
         due = self._stored - self._purged >= _PURGE_ROWS or now - self._purged_at >= _PURGE_S
-        if due and self._stored > self._purged:
-            log = quoted(self._names.changes)
-            self._opened().execute(
-                f"DELETE FROM {log} WHERE seq <= ? AND seq < (SELECT max(seq) FROM {log})", (self._stored,)
-            )
-            self._purged, self._purged_at = self._stored, now
+        if not due or (self._stored <= self._purged and not gone):
+            return False
+        log = quoted(self._names.changes)
+        with self._transaction("IMMEDIATE") as db:
+            stored = f"DELETE FROM {log} WHERE seq <= ? AND seq < (SELECT max(seq) FROM {log})"
+            db.execute(stored, (self._stored,))
+            for number in gone:
+                db.execute(f"DELETE FROM {outbox.TABLE} WHERE id = ?", (number,))
+        self._purged, self._purged_at, self._published = self._stored, now, []
+        return bool(gone)
 
     # ---- the database -------------------------------------------------------------------------
 

@@ -1,0 +1,132 @@
+"""Events in the application's own transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from tests.capture.world import caught_up, rows_in_log, running
+from tests.waiting import wait_until
+
+import penstock as ps
+from examples import dual_writes
+from penstock.capture.engine import Capture
+from penstock.capture.sqlite_source import SQLiteSource
+
+ORDERS = "order_id BIGINT, price DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>, raw BINARY"
+AT = datetime(2026, 11, 16, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("PRAGMA journal_mode = WAL")
+        ps.outbox(opened).create()
+        opened.commit()
+        yield opened
+
+
+def source(path: Path) -> SQLiteSource:
+    return SQLiteSource(path, name="shop")
+
+
+def order(number: int) -> dict[str, object]:
+    return {"order_id": number, "price": Decimal("9.90"), "at": AT, "tags": ["a", None], "raw": b"\x00\xff"}
+
+
+def test_what_is_committed_is_published_in_order_and_once(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    orders = log.create_topic("orders", ORDERS, key="order_id")
+    events = ps.outbox(db)
+    with db:
+        events.publish(orders, order(1))  # before anybody captures it
+    caught_up(log, "shop", source(path))
+    with db:
+        events.publish(orders, order(2), order(3))
+    events.publish(orders, order(4))
+    db.rollback()
+    caught_up(log, "shop", source(path))
+    caught_up(log, "shop", source(path))
+    assert list(orders.rows()) == [order(1), order(2), order(3)]
+
+
+def test_the_outbox_is_emptied(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    orders = log.create_topic("orders", ORDERS)
+    with running(log, "shop", source(path)):
+        for number in range(3):
+            with db:
+                ps.outbox(db).publish(orders, order(number))
+        wait_until(lambda: db.execute("SELECT count(*) FROM penstock_outbox").fetchone() == (0,), what="that")
+        wait_until(lambda: rows_in_log(log, "shop.penstock_outbox") == [], what="the log to know of it")
+    assert [row["order_id"] for row in orders.rows()] == [0, 1, 2]
+
+
+def test_a_snapshot_that_begins_again_publishes_nothing_twice(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    orders = log.create_topic("orders", ORDERS)
+    with db:
+        ps.outbox(db).publish(orders, *(order(number) for number in range(5)))
+    stopped = SQLiteSource(path, name="shop", step_rows=2)
+    capture, stop = Capture(log, "shop", stopped), threading.Event()
+    told = stopped.stored
+
+    def stop_within(position: object) -> None:
+        told(position)  # type: ignore[arg-type]
+        if capture.progress().changes == 4:
+            stop.set()
+
+    stopped.stored = stop_within  # type: ignore[method-assign, assignment]
+    capture.run(stop)
+    stopped.close()
+    assert capture.progress().source is not None
+    assert len(list(orders.rows())) == 4
+    caught_up(log, "shop", source(path))
+    assert [row["order_id"] for row in orders.rows()] == [0, 1, 2, 3, 4]
+
+
+def test_what_fits_no_topic_is_put_aside_and_the_rest_goes_on(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    orders = log.create_topic("orders", ORDERS)
+    events = ps.outbox(db)
+    with pytest.raises(ps.BadRecord, match="order_id"):
+        events.publish(orders, {"order_id": "seven"})
+    with db:
+        events.publish("nowhere", {"a": 1})
+        events.publish("orders", {"order_id": "seven"})
+        events.publish("orders", {"order_id": 7})
+    caught_up(log, "shop", source(path))
+    assert [row["order_id"] for row in orders.rows()] == [7]
+    dead = [(row["topic"], row["event"], row["reason"]) for row in log.topic("shop.dead").rows()]
+    assert [(topic, event) for topic, event, _ in dead] == [
+        ("nowhere", '{"a": 1}'),
+        ("orders", '{"order_id": "seven"}'),
+    ]
+    assert 'no topic "nowhere"' in dead[0][2]
+
+
+def test_what_is_no_connection_is_refused() -> None:
+    with pytest.raises(ps.BadOption, match="is no connection that an outbox knows"):
+        ps.outbox("shop.db")
+
+
+@pytest.mark.parametrize("trouble", [dual_writes.crash_between, dual_writes.race])
+def test_dual_writes_disagree_and_an_outbox_does_not(trouble: object) -> None:
+    database, told = dual_writes.compared(dual_writes.write_both, trouble)  # type: ignore[arg-type]
+    assert database != told
+    database, told = dual_writes.compared(dual_writes.write_with_outbox, trouble)  # type: ignore[arg-type]
+    assert database == told
+    assert len(told) == 1
