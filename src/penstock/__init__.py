@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app.app import App as App
     from penstock.app.app import stream as stream
+    from penstock.app.feed import Change as Change
+    from penstock.app.feed import Feed as Feed
     from penstock.clock import corrected_time as corrected_time
     from penstock.errors import BadDefinition as BadDefinition
     from penstock.errors import BadInput as BadInput
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.errors import NotSupported as NotSupported
     from penstock.errors import OffsetOutOfRange as OffsetOutOfRange
     from penstock.errors import PenstockError as PenstockError
+    from penstock.errors import PositionLost as PositionLost
     from penstock.errors import QueryFailed as QueryFailed
     from penstock.errors import RecordsLost as RecordsLost
     from penstock.errors import RecordTooLarge as RecordTooLarge
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from penstock.flow.aggregates import percentile as percentile
     from penstock.flow.aggregates import rate as rate
     from penstock.flow.aggregates import sum as sum
+    from penstock.flow.expressions import col as col
     from penstock.flow.expressions import step as step
     from penstock.flow.lookup import lookup as lookup
     from penstock.flow.operators import deduplicate as deduplicate
@@ -97,6 +101,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "App": "penstock.app.app",
     "stream": "penstock.app.app",
+    "Change": "penstock.app.feed",
+    "Feed": "penstock.app.feed",
     "aggregate": "penstock.flow.aggregate",
     "latest": "penstock.flow.operators",
     "lookup": "penstock.flow.lookup",
@@ -105,6 +111,7 @@ _HOMES = {
     "join_within": "penstock.flow.relations",
     "pattern": "penstock.flow.pattern",
     "any_of": "penstock.flow.pattern",
+    "col": "penstock.flow.expressions",
     "step": "penstock.flow.expressions",
     "search": "penstock.flow.searching",
     "differentiate": "penstock.flow.snapshots",
@@ -151,12 +158,14 @@ __all__ = [
     "BadRecord",
     "BadSchema",
     "BufferFull",
+    "Change",
     "Consumer",
     "Contended",
     "Damaged",
     "DefinitionChanged",
     "DiskFull",
     "Event",
+    "Feed",
     "Fenced",
     "IncompatibleSchema",
     "LockTimeout",
@@ -168,6 +177,7 @@ __all__ = [
     "OffsetOutOfRange",
     "PenstockError",
     "Position",
+    "PositionLost",
     "Producer",
     "QueryFailed",
     "RecordTooLarge",
@@ -188,6 +198,7 @@ __all__ = [
     "any_of",
     "approx_distinct",
     "approx_percentile",
+    "col",
     "collect",
     "corrected_time",
     "count",
