@@ -119,9 +119,7 @@ class Subscriber:
 def make_table(app: ps.App, *, timed: bool, **options: Any) -> AppTable:
     event_time = "at" if timed else None
     name = f"users{len(app.topics)}"
-    return app.table(
-        name, SCHEMA, key="id", event_time=event_time, partitions=2, durability="os", **options
-    )
+    return app.table(name, SCHEMA, key="id", event_time=event_time, partitions=2, durability="os", **options)
 
 
 def store(table: AppTable, clock: ManualClock, model: Model, write: Write) -> None:
