@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock import capture as capture
     from penstock.app.app import App as App
     from penstock.app.app import stream as stream
+    from penstock.app.feed import Change as Change
+    from penstock.app.feed import Feed as Feed
     from penstock.capture.outbox import outbox as outbox
     from penstock.clock import corrected_time as corrected_time
     from penstock.errors import BadDefinition as BadDefinition
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.errors import NotSupported as NotSupported
     from penstock.errors import OffsetOutOfRange as OffsetOutOfRange
     from penstock.errors import PenstockError as PenstockError
+    from penstock.errors import PositionLost as PositionLost
     from penstock.errors import QueryFailed as QueryFailed
     from penstock.errors import RecordsLost as RecordsLost
     from penstock.errors import RecordTooLarge as RecordTooLarge
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from penstock.flow.aggregates import percentile as percentile
     from penstock.flow.aggregates import rate as rate
     from penstock.flow.aggregates import sum as sum
+    from penstock.flow.expressions import col as col
     from penstock.flow.expressions import step as step
     from penstock.flow.lookup import lookup as lookup
     from penstock.flow.operators import deduplicate as deduplicate
@@ -99,6 +103,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "App": "penstock.app.app",
     "stream": "penstock.app.app",
+    "Change": "penstock.app.feed",
+    "Feed": "penstock.app.feed",
     "aggregate": "penstock.flow.aggregate",
     "latest": "penstock.flow.operators",
     "lookup": "penstock.flow.lookup",
@@ -108,6 +114,7 @@ _HOMES = {
     "join_within": "penstock.flow.relations",
     "pattern": "penstock.flow.pattern",
     "any_of": "penstock.flow.pattern",
+    "col": "penstock.flow.expressions",
     "step": "penstock.flow.expressions",
     "search": "penstock.flow.searching",
     "differentiate": "penstock.flow.snapshots",
@@ -154,12 +161,14 @@ __all__ = [
     "BadRecord",
     "BadSchema",
     "BufferFull",
+    "Change",
     "Consumer",
     "Contended",
     "Damaged",
     "DefinitionChanged",
     "DiskFull",
     "Event",
+    "Feed",
     "Fenced",
     "IncompatibleSchema",
     "LockTimeout",
@@ -171,6 +180,7 @@ __all__ = [
     "OffsetOutOfRange",
     "PenstockError",
     "Position",
+    "PositionLost",
     "Producer",
     "QueryFailed",
     "RecordTooLarge",
@@ -192,6 +202,7 @@ __all__ = [
     "approx_distinct",
     "approx_percentile",
     "capture",
+    "col",
     "collect",
     "corrected_time",
     "count",

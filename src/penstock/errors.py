@@ -15,6 +15,7 @@ PenstockError
 │   ├── BadDefinition         a view or stream that cannot be built; says file and line
 │   ├── UnknownView
 │   ├── SeveralRowsPerKey     an unaggregated view with two rows for one key in a batch
+│   ├── PositionLost          a feed cannot go on from a position; subscribe anew
 │   ├── DefinitionChanged     what is stored was made by another plan
 │   └── NotSupported          this topic or backend does not offer that
 ├── OffsetOutOfRange          asked for what the log does not hold (any more)
@@ -189,6 +190,17 @@ class SeveralRowsPerKey(BadInput):
         super().__init__(
             f'view "{view}" has several rows for one key ({", ".join(self.key)}) in one batch.',
             hint="say it with ps.latest(stream, by=...), or aggregate them",
+        )
+
+
+class PositionLost(BadInput):
+    """What changed since a position of a feed can no longer be told."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic, self.reason = topic, reason
+        super().__init__(
+            f'the feed of "{topic}" cannot go on: {reason}.',
+            hint="forget its rows and subscribe anew, without after=",
         )
 
 

@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.app.captured import AppCapture
+    from penstock.app.feed import Feed
     from penstock.app.graph import Graph
     from penstock.app.reading import Rows
     from penstock.app.table import AppTable
     from penstock.app.verify import Verified
     from penstock.capture.declared import Database
     from penstock.follow.store import Store
+    from penstock.follow.where import Wanted
 
 Function = Callable[[], Any]
 
@@ -268,6 +270,29 @@ class App:
             limit=limit,
         )  # fmt: skip
 
+    def subscribe(
+        self,
+        name: str | View | AppTable,
+        *,
+        where: Wanted = None,
+        columns: Sequence[str] | None = None,
+        after: str | None = None,
+        follow: bool = True,
+        timeout: str | float | None = None,
+    ) -> Feed:
+        """The rows of a table or view as they are, then every change; see `Feed`. Needs no Spark.
+
+        `where`: only such rows, as `{"city": "Bern"}`, `ps.col("age") > 17` or a function of a row.
+        `after`: a position that an earlier feed gave; what has changed since. `follow=False` ends at the end
+        as it is now, `timeout` after so long without a change.
+        """
+        from penstock.app.feed import subscribe
+
+        return subscribe(
+            self, name if isinstance(name, str) else name.name, where=where, columns=columns, after=after,
+            follow=follow, timeout_s=None if timeout is None else duration_ms(timeout) / 1_000,
+        )  # fmt: skip
+
     def late(self, name: str | View | Stream) -> Rows:
         """What a view or stream has left out: late rows, with the watermark they met and the reason."""
         from penstock.app import reading
@@ -400,10 +425,14 @@ class _Derived:
 
 
 class View(_Derived):
-    """A view: `app.read(view)`, or `view.rows()`."""
+    """A view: `app.read(view)`, or `view.rows()`; as it changes, `view.subscribe()`."""
 
     def rows(self, **options: Any) -> Rows:
         return self.app.read(self.name, **options)
+
+    def subscribe(self, **options: Any) -> Feed:
+        """Its rows, then every change: see `App.subscribe`."""
+        return self.app.subscribe(self.name, **options)
 
 
 class Stream(_Derived):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ from penstock.log.settings import TopicSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from penstock.app.feed import Feed
+    from penstock.follow.where import Wanted
 
 
 class AppTable(AppTopic):
@@ -53,6 +56,20 @@ class AppTable(AppTopic):
             )
         aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return Rows(versions.fold(self.read(), self.settings, moment_us=to_us(aware)))
+
+    def subscribe(
+        self,
+        *,
+        where: Wanted = None,
+        columns: Sequence[str] | None = None,
+        after: str | None = None,
+        follow: bool = True,
+        timeout: str | float | None = None,
+    ) -> Feed:
+        """Its rows, then every change: see `App.subscribe`."""
+        return self.app.subscribe(
+            self.name, where=where, columns=columns, after=after, follow=follow, timeout=timeout
+        )
 
     def changes(self) -> DataFrame:
         """Inside a definition, what its records did: `op`, the key, and the row `before` and `after`.

@@ -25,6 +25,7 @@ from penstock.cli import (
     produce,
     rebuild,
     run,
+    subscribe,
     topic,
     upkeep,
     verify,
@@ -34,8 +35,8 @@ from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
 _ORDER = (
-    "topic", "produce", "consume", "group", "capture", "run", "view", "late", "verify", "rebuild", "explain",
-    "kafka", "copy", "doctor", "bench", "demo",
+    "topic", "produce", "consume", "group", "capture", "run", "view", "subscribe", "late", "verify",
+    "rebuild", "explain", "kafka", "copy", "doctor", "bench", "demo",
 )  # fmt: skip
 
 
@@ -131,6 +132,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(capture.app, name="capture")
 app.command("run")(run.run)
 app.command("view")(view.view)
+app.command("subscribe")(subscribe.subscribe)
 app.command("late")(late.late)
 app.command("verify")(verify.verify)
 app.command("rebuild")(rebuild.rebuild)

@@ -13,7 +13,6 @@ from urllib.parse import quote, unquote
 from penstock.errors import BadDefinition, BadInput
 from penstock.flow import build as builds
 from penstock.flow import output as outputs
-from penstock.flow import realtime
 from penstock.flow.aggregates import ARRIVAL
 from penstock.flow.build import Aside, Build, Clock, Operator
 from penstock.flow.offset import STEP_US
@@ -129,6 +128,8 @@ def analyse(definition: Definition, build: Build, *, known: Sequence[str] = ()) 
     """
     from pyspark.sql import DataFrame
     from pyspark.sql.pandas.types import to_arrow_schema
+
+    from penstock.flow import realtime  # it imports pyspark, which apps that only read do without
 
     build.realtime = definition.realtime
     with definition.blamed():

@@ -11,6 +11,7 @@ has no types yet; `expression_types.bound` gives it some, against the schemas of
     step("x").count()             how many events a repeated step took
     step("x").collect("column")   their values in order, without nulls
     matched_at()                  only in `emit`: the event time at which the match was known
+    col("column")                 not in patterns, but in `where=` of a subscription: a column of the row
 
 Nulls are as in SQL: what is compared or computed with one is null, `&` and `|` know that `false & null` is
 false, and a condition that is null does not hold. Doubles compare as in Spark: NaN equals NaN and is greater
@@ -116,7 +117,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field(Expression):
-    """Something of the events that a step took."""
+    """Something of the events that a step took; without a step, a column of the row itself."""
 
     step: str
     pick: Pick
@@ -125,6 +126,8 @@ class Field(Expression):
     def __str__(self) -> str:
         if self.pick == "matched_at":
             return "matched_at()"
+        if not self.step:
+            return f'col("{self.column}")'
         of = f'step("{self.step}")'
         if self.pick in {"count", "collect"}:
             return f"{of}.{self.pick}({self.column})"
@@ -198,6 +201,15 @@ def step(name: str) -> Step:
     '((step("purchase").amount > 100) & step("purchase").country.is_in(\\'FR\\', \\'DE\\'))'
     """
     return Step(name, "only")
+
+
+def col(name: str) -> Field:
+    """A column of the rows that a subscriber wants.
+
+    >>> str((col("city") == "Bern") & ~col("name").is_null())
+    '((col("city") == \\'Bern\\') & ~col("name").is_null())'
+    """
+    return Field("", "only", name)
 
 
 def matched_at() -> Field:

@@ -6,9 +6,10 @@ and a source may be opened with fewer.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def needed_columns(df: DataFrame) -> frozenset[str]:

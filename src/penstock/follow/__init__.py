@@ -7,6 +7,7 @@ cells.py      Arrow columns in the forms that SQL stores hold, and back
 sqlite.py, postgres.py, postgres_session.py   the stores
 opening.py    a store by its address
 follower.py   changelog to store, and again after any failure
+where.py, subset.py, token.py   what a subscriber wants, has, and where it is
 
 A store's rows and its offset change in one transaction of that store. So after a crash at any
 point it holds exactly the changes before its offset.
