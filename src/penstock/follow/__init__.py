@@ -15,7 +15,7 @@ point it holds exactly the changes before its offset.
 from penstock.follow.changes import fold
 from penstock.follow.follower import Follower
 from penstock.follow.opening import open_store
-from penstock.follow.store import Progress, Store
+from penstock.follow.store import Progress, Sink, Store
 from penstock.follow.table import TableSpec, spec_of
 
-__all__ = ["Follower", "Progress", "Store", "TableSpec", "fold", "open_store", "spec_of"]
+__all__ = ["Follower", "Progress", "Sink", "Store", "TableSpec", "fold", "open_store", "spec_of"]
