@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from tests.follow import dying_sink
 from tests.follow.backends import changelog, delete, record, upsert
-from tests.follow.sinks import Keyed, Rows, open_sink, place
+from tests.follow.sinks import STEPS, Keyed, Rows, open_sink, place
 from tests.servers import Redis
 from tests.waiting import wait_until
 
@@ -26,7 +26,7 @@ from penstock.follow import Follower, Progress, Sink, TableSpec, fold, spec_of
 from penstock.follow.documents import key_texts, plain_rows
 
 ROOT = Path(__file__).parents[2]
-KINDS = ["redis"]
+KINDS = ["redis", "search", "delta"]
 CHUNK, RECORDS = 4, 12
 
 
@@ -70,7 +70,9 @@ def test_what_is_there_is_the_fold_of_the_changelog(kept: Keyed, log: ps.Log) ->
             for k, n in chance.choices(keys, k=40)
         ]  # fmt: skip
         topic.append([*records, record("w", batch=number)])
-        Follower(topic, opened(kept), spec, chunk_records=25).step(timeout_s=0)
+        sink = opened(kept)
+        Follower(topic, sink, spec, chunk_records=25).step(timeout_s=0)
+        sink.close()
         rows = kept.rows("shop")
         assert len(rows) > 5
         assert rows == folded(topic, spec, 41 * (number + 1))
@@ -94,6 +96,7 @@ def test_a_sink_added_later_catches_up(kept: Keyed, counted: tuple[ps.Topic, Tab
     assert Follower(topic, late, spec).lag() == 20
     assert Follower(topic, late, spec).step(timeout_s=0) == 20
     assert kept.rows("counts") == {str(n % 5): {"k": str(n % 5), "v": n} for n in range(15, 20)}
+    late.close()
     assert Follower(topic, opened(kept), spec).step(timeout_s=0) == 0
 
 
@@ -160,24 +163,23 @@ def test_a_table_of_several_partitions_has_an_offset_for_each(kept: Keyed, tmp_p
     app.close()
 
 
-@pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize(
+    ("kept", "step"), [(kind, step) for kind in KINDS for step in STEPS[kind]], indirect=["kept"]
+)
 def test_a_killed_follower_leaves_the_changes_up_to_its_offset(
-    kept: Keyed, log: ps.Log, home: Path, counted: tuple[ps.Topic, TableSpec], step: int
+    kept: Keyed, log: ps.Log, home: Path, counted: tuple[ps.Topic, TableSpec], step: str
 ) -> None:
-    if step >= len(kept.steps):
-        pytest.skip("it has fewer steps")
     topic, spec = counted
     keys, make = ["a", "b", None], [upsert, upsert, upsert, delete]
     topic.append([make[at % 4](k=keys[at % 3], v=at, batch=at) for at in range(RECORDS)])
-    last = step == len(kept.steps) - 1
     child = subprocess.run(
-        [sys.executable, dying_sink.__file__, kept.kind, kept.address, str(home), kept.steps[step], "2"],
+        [sys.executable, dying_sink.__file__, kept.kind, kept.address, str(home), step, "2"],
         capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": _paths()},
     )  # fmt: skip
     assert child.returncode == -signal.SIGKILL, child.stderr
     sink = opened(kept)
     done = sink.prepare(spec, topic.settings.id).next_offset
-    assert done == CHUNK * (2 if last else 1)
+    assert done == CHUNK * (2 if step == "committed" else 1)
     assert kept.rows("counts") == folded(topic, spec, done)
     assert Follower(topic, sink, spec, chunk_records=CHUNK).step(timeout_s=0) == RECORDS - done
     assert kept.rows("counts") == folded(topic, spec, RECORDS)

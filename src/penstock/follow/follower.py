@@ -58,6 +58,7 @@ class Follower:
         self._chunk_records = chunk_records or sink.chunk_records
         self._look_s, self._looked = look_s, time.monotonic()
         self._place: _Place | None = None  # None: ask the sink
+        self._known: Progress | None = None  # what was true last, also while the sink is away
         self.last_error: str | None = None  # what keeps it from going on, None when nothing does
         self.retries = 0  # since it last went on
 
@@ -80,10 +81,15 @@ class Follower:
 
     def lag(self) -> int:
         """Records that the log has and the copy does not; an upper bound where offsets have gaps."""
-        place = self._place
-        progress = place.progress if place else self._sink.progress(self._spec.name) or Progress(0)
+        progress = self._known or self._asked()
         bounds = self._topic.bounds()
         return sum(max(0, end - max(progress.at(n), start)) for n, (start, end) in bounds.items())
+
+    def _asked(self) -> Progress:
+        try:
+            return self._sink.progress(self._spec.name) or Progress(0)
+        except PenstockError:  # which a step will meet and tell
+            return Progress(0)
 
     def run(self, stop: threading.Event) -> None:
         """Follow until `stop` is set. A sink that is down is tried again and again, with pauses.
@@ -122,9 +128,13 @@ class Follower:
         """Where to go on; at the beginning when another topic has taken the changelog's name."""
         changelog_id = self._topic.settings.id
         if self._place is None or self._place.changelog_id != changelog_id:
-            self._place = _Place(changelog_id, self._sink.prepare(self._spec, changelog_id))
+            self._be_at(_Place(changelog_id, self._sink.prepare(self._spec, changelog_id)))
             self._looked = time.monotonic()
+        assert self._place is not None
         return self._place
+
+    def _be_at(self, place: _Place) -> None:
+        self._place, self._known = place, place.progress
 
     def _look_after(self, place: _Place) -> None:
         """A copy that was emptied while nothing happened would stay empty."""
@@ -168,7 +178,8 @@ class Follower:
             self._sink.apply(
                 self._spec, changes, from_offset=from_offset, next_offset=next_offset, partition=partition
             )
-            self._place = place = _Place(place.changelog_id, place.progress.moved(partition, next_offset))
+            place = _Place(place.changelog_id, place.progress.moved(partition, next_offset))
+            self._be_at(place)
             applied += chunk.num_rows
         return place, applied
 
