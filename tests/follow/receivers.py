@@ -16,6 +16,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
+from tests.servers import free_port
 
 CUT = "cut"  # the request is taken, and the connection closed without an answer
 
@@ -107,18 +108,16 @@ class MailServer:
 
     def login(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
         self.logins.append((data.login.decode(), data.password.decode()))
-        return AuthResult(success=data.password == b"right")
+        return AuthResult(success=data.password == b"right", handled=False)
 
 
 @contextmanager
 def mail_server() -> Iterator[MailServer]:
-    told = MailServer()
+    told = MailServer(free_port())
     controller = Controller(
-        told, hostname="127.0.0.1", port=0, authenticator=told.login, auth_require_tls=False
+        told, hostname="127.0.0.1", port=told.port, authenticator=told.login, auth_require_tls=False
     )
     controller.start()
-    server: Any = controller.server
-    told.port = server.sockets[0].getsockname()[1]
     try:
         yield told
     finally:

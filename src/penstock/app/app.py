@@ -310,7 +310,8 @@ class App:
     def _analysed(self) -> Graph:
         from penstock.app.graph import Graph
 
-        return Graph(self, self.start_spark()).analyse()
+        # An app of tables alone has nothing for Spark to do.
+        return Graph(self, self.start_spark() if self.definitions else None).analyse()
 
     def _held(self) -> int:
         """How many tasks its real-time definitions may hold for good; what each reads is known later."""
