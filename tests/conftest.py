@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,7 +16,15 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # so that tests can share modules as tests.<name>
     sys.path.insert(0, str(ROOT))
 
-from tests.servers import Postgres, Unavailable, start_postgres  # noqa: E402
+from tests.servers import (  # noqa: E402
+    MariaDB,
+    Postgres,
+    Redis,
+    Unavailable,
+    start_mariadb,
+    start_postgres,
+    start_redis,
+)
 
 import penstock as ps  # noqa: E402
 
@@ -80,19 +88,38 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(str(line))
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL of its own for this run."""
+Server = TypeVar("Server", Postgres, Redis, MariaDB)
+
+
+def _throwaway(start: Callable[[Path], Server]) -> Iterator[Server]:
     # Not under pytest's own folder: only root may enter that, and a socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         try:
-            server = start_postgres(Path(folder))
+            server = start(Path(folder))
         except Unavailable as reason:
             pytest.skip(str(reason))
         try:
             yield server
         finally:
             server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL of its own for this run."""
+    yield from _throwaway(start_postgres)
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[Redis]:
+    """A Redis of its own for this run."""
+    yield from _throwaway(start_redis)
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """A MariaDB of its own for this run, with a binary log of whole rows."""
+    yield from _throwaway(start_mariadb)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,18 +37,44 @@ class Postgres:
 
     def stop(self) -> None:
         """Fast shutdown: open connections are cut."""
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        _end(self.process, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """A running Redis that keeps nothing on disk, without a password unless it was given one."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def stop(self) -> None:
+        _end(self.process, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class MariaDB:
+    """A running MariaDB with a binary log of whole rows; user `root` without a password."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    port: int
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "mariadb.sock"
+
+    def stop(self) -> None:
+        _end(self.process, signal.SIGTERM)
 
 
 def start_postgres(folder: Path, *, options: Sequence[str] = ()) -> Postgres:
     """`options` are settings such as `wal_level=logical`. Raises Unavailable."""
-    server, initdb = (_program(name) for name in ("postgres", "initdb"))
-    user = _unprivileged(folder)
+    server, initdb = (_program(name, "PostgreSQL") for name in ("postgres", "initdb"))
+    user = _unprivileged(folder, "PostgreSQL", ("postgres", "nobody"))
     data = folder / "data"
     made = subprocess.run(
         [initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"],
@@ -61,18 +87,69 @@ def start_postgres(folder: Path, *, options: Sequence[str] = ()) -> Postgres:
     port = free_port()
     settings = [f"unix_socket_directories={folder}", "listen_addresses=127.0.0.1", "fsync=on", *options]
     said = [word for setting in settings for word in ("-c", setting)]
-    with (folder / "server.log").open("wb") as output:
-        process = subprocess.Popen(
-            [server, "-D", data, "-p", str(port), *said],
-            stdout=output, stderr=output, stdin=subprocess.DEVNULL, user=user, cwd=folder,
-        )  # fmt: skip
-    running = Postgres(process, folder, port)
-    try:
-        wait_until(lambda: _answers(running), timeout_s=_START_S, what="PostgreSQL to answer")
-    except TimeoutError as error:
-        running.stop()
-        raise Unavailable(f"PostgreSQL: {error}; see {folder / 'server.log'}") from error
+    running = Postgres(_started([server, "-D", data, "-p", str(port), *said], folder, user), folder, port)
+    _wait_for(running, "PostgreSQL", folder, lambda: _answers(running))
     return running
+
+
+def start_redis(folder: Path, *, port: int | None = None, password: str | None = None) -> Redis:
+    """`port`: where one was before. Raises Unavailable."""
+    server = _program("redis-server", "Redis")
+    chosen = port or free_port()
+    words = ["--port", str(chosen), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    if password:
+        words += ["--requirepass", password]
+    process = _started([server, *words], folder, None)
+    running = Redis(process, chosen)
+    _wait_for(running, "Redis", folder, lambda: _listens(process, chosen, "Redis", folder))
+    return running
+
+
+def start_mariadb(folder: Path) -> MariaDB:
+    """With what change data capture needs. Raises Unavailable."""
+    server, install = (_program(name, "MariaDB") for name in ("mariadbd", "mariadb-install-db"))
+    user = _unprivileged(folder, "MariaDB", ("mysql", "nobody"))
+    data, port = folder / "data", free_port()
+    made = subprocess.run(
+        [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
+         "--skip-test-db"],
+        capture_output=True, text=True, user=user, cwd=folder, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        last = (made.stderr or made.stdout).strip().splitlines()[-1:]
+        raise Unavailable(f"MariaDB: mariadb-install-db failed: {' '.join(last)}")
+    words = [
+        "--no-defaults", f"--datadir={data}", f"--socket={folder / 'mariadb.sock'}", f"--port={port}",
+        "--bind-address=127.0.0.1", "--log-bin", "--binlog-format=ROW", "--binlog-row-image=FULL",
+        "--binlog-row-metadata=FULL", "--server-id=1", *([f"--user={user}"] if user else []),
+    ]  # fmt: skip
+    running = MariaDB(_started([server, *words], folder, user), folder, port)
+    _wait_for(running, "MariaDB", folder, lambda: _listens(running.process, port, "MariaDB", folder))
+    return running
+
+
+def _started(command: Sequence[str | Path], folder: Path, user: str | None) -> subprocess.Popen[bytes]:
+    with (folder / "server.log").open("wb") as output:
+        return subprocess.Popen(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, user=user, cwd=folder
+        )
+
+
+def _wait_for(server: Postgres | Redis | MariaDB, name: str, folder: Path, up: Callable[[], bool]) -> None:
+    try:
+        wait_until(up, timeout_s=_START_S, what=f"{name} to answer")
+    except TimeoutError as error:
+        server.stop()
+        raise Unavailable(f"{name}: {error}; see {folder / 'server.log'}") from error
+
+
+def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    process.send_signal(how)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def free_port() -> int:
@@ -82,34 +159,50 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _program(name: str) -> Path:
+def _program(name: str, server: str) -> Path:
     """Debian keeps server programs off the PATH."""
-    debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+    debian = [
+        *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True),
+        Path("/usr/sbin", name),
+    ]
     on_path = shutil.which(name)
     for found in [*debian, *([Path(on_path)] if on_path else [])]:
         if os.access(found, os.X_OK):
             return found
-    raise Unavailable(f"PostgreSQL: there is no {name} on this machine (scripts/servers.sh brings one)")
+    raise Unavailable(f"{server}: there is no {name} on this machine (scripts/servers.sh brings one)")
 
 
-def _unprivileged(folder: Path) -> str | None:
-    """PostgreSQL refuses to run as root: the account to use, which then owns `folder`."""
+def _unprivileged(folder: Path, server: str, accounts: Sequence[str]) -> str | None:
+    """Some refuse to run as root: the account to use, which then owns `folder`."""
     if os.geteuid() != 0:
         return None
-    for name in ("postgres", "nobody"):
+    for name in accounts:
         with contextlib.suppress(KeyError):
             account = pwd.getpwnam(name)
             os.chown(folder, account.pw_uid, account.pw_gid)
             return name
-    raise Unavailable("PostgreSQL: it does not run as root, and there is no other account")
+    raise Unavailable(f"{server}: it does not run as root, and there is no other account")
+
+
+def _check_runs(process: subprocess.Popen[bytes], server: str, folder: Path) -> None:
+    if process.poll() is not None:
+        last = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
+        raise Unavailable(f"{server} stopped: {' '.join(last)}")
+
+
+def _listens(process: subprocess.Popen[bytes], port: int, server: str, folder: Path) -> bool:
+    _check_runs(process, server, folder)
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def _answers(server: Postgres) -> bool:
     import psycopg  # the tests that need no server need no driver
 
-    if server.process.poll() is not None:
-        last = (server.folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
-        raise Unavailable(f"PostgreSQL stopped: {' '.join(last)}")
+    _check_runs(server.process, "PostgreSQL", server.folder)
     try:
         psycopg.connect(server.dsn, connect_timeout=2).close()
     except psycopg.OperationalError:

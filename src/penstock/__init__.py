@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from penstock.flow.windows import session as session
     from penstock.flow.windows import sliding as sliding
     from penstock.flow.windows import tumbling as tumbling
+    from penstock.follow import to as to
     from penstock.log.consumer import Consumer as Consumer
     from penstock.log.event import Event as Event
     from penstock.log.log import AtomicProducer as AtomicProducer
@@ -147,6 +148,7 @@ _HOMES = {
     "Producer": "penstock.log.producer",
     "Topic": "penstock.log.topic",
     "once": "penstock.log.once",
+    "to": "penstock.follow",
     "open_log": "penstock.opening",
 }
 
@@ -233,6 +235,7 @@ __all__ = [
     "step",
     "stream",
     "sum",
+    "to",
     "tumbling",
 ]
 

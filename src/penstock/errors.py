@@ -333,8 +333,11 @@ class SyncFailed(StorageError):
 class Unreachable(StorageError):
     """A server does not answer. What was under way may have arrived or not."""
 
-    def __init__(self, server: str, reason: str, *, hint: str = "") -> None:
+    def __init__(
+        self, server: str, reason: str, *, hint: str = "", retry_after_s: float | None = None
+    ) -> None:
         self.server, self.reason = server, reason
+        self.retry_after_s = retry_after_s  # where the server has said when it may be asked again
         super().__init__(f"{server} does not answer: {reason}.", hint=hint)
 
 

@@ -88,7 +88,7 @@ def test_a_snapshot_that_begins_again_publishes_nothing_twice(
         if capture.progress().changes == 4:
             stop.set()
 
-    stopped.stored = stop_within  # type: ignore[method-assign, assignment]
+    stopped.stored = stop_within  # type: ignore[method-assign]
     capture.run(stop)
     stopped.close()
     assert capture.progress().source is not None

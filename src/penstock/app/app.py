@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from penstock.app.table import AppTable
     from penstock.app.verify import Verified
     from penstock.capture.declared import Database
+    from penstock.follow.feed import Kind
     from penstock.follow.store import Store
+    from penstock.follow.target import Target
+    from penstock.follow.to import Places
     from penstock.follow.where import Wanted
 
 Function = Callable[[], Any]
@@ -88,6 +91,8 @@ class App:
         self.topics: dict[str, AppTopic] = {}
         self.definitions: dict[str, Definition] = {}
         self.captures: dict[str, AppCapture] = {}
+        self._targets: dict[str, tuple[Target, ...]] = {}
+        self._is_elsewhere = False
         self._log: Log | None = None
         self._store: Store | None = None
         self._opening = threading.RLock()
@@ -126,17 +131,22 @@ class App:
                 self._store = open_store(self.views or self.home / "views" / f"{self.name}.db")
             return self._store
 
+    @property
+    def followed(self) -> Mapping[str, tuple[Target, ...]]:
+        """Where each view, stream or table also goes, by its name. In tests nothing goes out."""
+        return {} if self._is_elsewhere else self._targets
+
     @contextmanager
     def relocated(self, log: Log, home: Path) -> Iterator[App]:
         """Meanwhile, this app, its topics and its views live in another log: for tests.
 
-        The views are in a SQLite file under `home`, wherever they are otherwise. At the end `log` and that
-        file are closed, and everything is where it was before.
+        The views are in a SQLite file under `home`, wherever they are otherwise, and nothing goes to the
+        targets of `to=`. At the end `log` and that file are closed, and everything is where it was before.
         """
         before = self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store
         with self._opening:
             self.home, self._elsewhere, self._checkpoints, self.views = home.absolute(), None, None, None
-            self._log, self._store = log, None
+            self._log, self._store, self._is_elsewhere = log, None, True
         try:
             self._create_topics(log)
             yield self
@@ -144,6 +154,7 @@ class App:
             self.close()
             with self._opening:
                 self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store = before
+                self._is_elsewhere = False
 
     def topic(
         self,
@@ -174,12 +185,13 @@ class App:
         key: str | Sequence[str] = (),
         event_time: str | None = None,
         history: str | float = "7 days",
+        to: Places = (),
         **options: Any,
     ) -> AppTable:
         """Declare a table: rows by `key`, each valid from its `event_time` until the next of its key.
 
         `history`: compaction leaves a version so long after it was replaced, for `as_of` and `ps.enrich`.
-        `options` are those of a topic.
+        `to`: where its rows also go while the app runs, see `ps.to`. `options` are those of a topic.
         """
         from penstock.app.table import AppTable, declared_table
 
@@ -189,6 +201,7 @@ class App:
             name, schema, key=columns, event_time=event_time, history=history, options=options
         )
         found = AppTable(self, wanted, record_type=schema if isinstance(schema, type) else None)
+        self._send(name, "table", tuple(columns), to, event_time=event_time)
         self._declare(found)
         return found
 
@@ -215,11 +228,16 @@ class App:
             if self._log is not None:
                 _create(self._log, topic.declared)
 
-    def view(self, *, key: str | Sequence[str], name: str | None = None) -> Callable[[Function], View]:
-        """Decorate a function that returns a DataFrame: its result is kept current, one row per `key`."""
+    def view(
+        self, *, key: str | Sequence[str], name: str | None = None, to: Places = ()
+    ) -> Callable[[Function], View]:
+        """Decorate a function that returns a DataFrame: its result is kept current, one row per `key`.
+
+        `to`: where its rows also go while the app runs, see `ps.to`.
+        """
 
         def declare(function: Function) -> View:
-            return View(self, self._define(function, "view", name, key, {}))
+            return View(self, self._define(function, "view", name, key, {}, to=to))
 
         return declare
 
@@ -229,9 +247,12 @@ class App:
         key: str | Sequence[str] = (),
         name: str | None = None,
         latency: str = "batches",
+        to: Places = (),
         **options: Any,
     ) -> Callable[[Function], Stream]:
         """Decorate a function that returns a DataFrame: its final rows become a topic of their own.
+
+        `to`: where they also go while the app runs, see `ps.to`.
 
         `options` are those of a topic: `event_time`, `lateness`, `partitions`, `retention` and so on.
         `latency="realtime"`, on Kafka: within milliseconds, at least once, by Spark's own operators alone.
@@ -241,7 +262,7 @@ class App:
 
         def declare(function: Function) -> Stream:
             found = self._define(
-                function, "stream", name, key, in_ms(options), realtime=latency == "realtime"
+                function, "stream", name, key, in_ms(options), to=to, realtime=latency == "realtime"
             )
             return Stream(self, found)
 
@@ -334,7 +355,8 @@ class App:
     def _analysed(self) -> Graph:
         from penstock.app.graph import Graph
 
-        return Graph(self, self.start_spark()).analyse()
+        # An app of tables alone has nothing for Spark to do.
+        return Graph(self, self.start_spark() if self.definitions else None).analyse()
 
     def _held(self) -> int:
         """How many tasks its real-time definitions may hold for good; what each reads is known later."""
@@ -379,6 +401,7 @@ class App:
         key: str | Sequence[str],
         options: Mapping[str, Any],
         *,
+        to: Places,
         realtime: bool = False,
     ) -> Definition:
         code = inspect.unwrap(function).__code__
@@ -388,8 +411,17 @@ class App:
         columns = (key,) if isinstance(key, str) else tuple(key)
         place = code.co_filename, code.co_firstlineno
         found = Definition(wanted, kind, function, columns, *place, options, realtime)
+        self._send(wanted, kind, columns, to)
         self.definitions[wanted] = found
         return found
+
+    def _send(
+        self, name: str, kind: Kind, key: tuple[str, ...], to: Places, *, event_time: str | None = None
+    ) -> None:
+        if to:
+            from penstock.follow.to import targets
+
+            self._targets[name] = targets(to, name=name, kind=kind, key=key, event_time=event_time)
 
 
 class AppTopic(Topic):

@@ -26,9 +26,14 @@ class Graph:
     """Every definition, analysed; those that others read come first."""
 
     app: App
-    session: SparkSession
+    started: SparkSession | None  # None where there is nothing to analyse
     analysed: dict[str, Analysed] = field(default_factory=dict)
     _under_way: list[str] = field(default_factory=list)
+
+    @property
+    def session(self) -> SparkSession:
+        assert self.started is not None
+        return self.started
 
     def analyse(self, names: Sequence[str] = ()) -> Graph:
         for capture in self.app.captures.values():

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from penstock.app import failures, reading
 from penstock.app.failures import Failure
+from penstock.app.following import followers_of
 from penstock.app.graph import Graph
 from penstock.capture.running import Running
-from penstock.errors import QueryFailed, StorageError, Unreachable
+from penstock.errors import PenstockError, QueryFailed, StorageError, Unreachable
 from penstock.flow import failure
 from penstock.flow.query import Query
 from penstock.follow.follower import Follower
+from penstock.follow.store import Sink
 
 if TYPE_CHECKING:
     from penstock.app.app import App
@@ -63,6 +65,7 @@ class Runner:
     followers: dict[str, Follower] = field(default_factory=dict)
     captures: Running = field(default_factory=lambda: Running([]))
     stopping: threading.Event = field(default_factory=threading.Event)
+    _sinks: list[Sink] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def once(self) -> None:
@@ -85,6 +88,7 @@ class Runner:
         for name, found in self.graph.analysed.items():
             if found.output.kind == "view":
                 reading.catch_up(self.app, reading.spec(self.app, name))
+        self._catch_up_targets()
 
     def start(self) -> None:
         self._supervise()
@@ -95,7 +99,10 @@ class Runner:
             self._start(supervised, once=False)
         for name, found in self.graph.analysed.items():
             if found.output.kind == "view":
-                self._follow(name)
+                self._follow(name, self._follower_of_view(name))
+        for name, follower, sink in followers_of(self.app):
+            self._sinks.append(sink)
+            self._follow(name, follower)
 
     def run(self, *, show: Callable[[Runner], None] | None = None) -> None:
         """Until `stopping` is set; `show` is called several times a second.
@@ -140,6 +147,7 @@ class Runner:
         for thread in self._threads:
             thread.join(timeout=10)
         self.captures.stop()
+        self._close_sinks()
 
     def _open_captures(self) -> Running:
         self.captures = Running([capture.open() for capture in self.app.captures.values()])
@@ -232,11 +240,33 @@ class Runner:
             supervised.stored, supervised.failures = number, 0
             failures.settle(self.app, supervised.names, stored=number)
 
-    def _follow(self, view: str) -> None:
-        follower = Follower(self.app.log.topic(view), self.app.store, reading.spec(self.app, view))
-        self.followers[view] = follower
+    # ---- followers ----------------------------------------------------------------------------
+
+    def _catch_up_targets(self) -> None:
+        """All of them; then raises what one of them could not do."""
+        errors: list[PenstockError] = []
+        for name, follower, sink in followers_of(self.app):
+            self._sinks.append(sink)
+            self.followers[name] = follower
+            try:
+                follower.finish(self.stopping)
+            except PenstockError as error:
+                errors.append(error)
+        self._close_sinks()
+        if errors:
+            raise errors[0]
+
+    def _close_sinks(self) -> None:
+        while self._sinks:
+            self._sinks.pop().close()
+
+    def _follower_of_view(self, view: str) -> Follower:
+        return Follower(self.app.log.topic(view), self.app.store, reading.spec(self.app, view))
+
+    def _follow(self, name: str, follower: Follower) -> None:
+        self.followers[name] = follower
         thread = threading.Thread(
-            target=_follow, args=(follower, self.stopping), name=f"follow-{view}", daemon=True
+            target=_follow, args=(follower, self.stopping), name=f"follow-{name}", daemon=True
         )
         thread.start()
         self._threads.append(thread)

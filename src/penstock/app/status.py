@@ -53,7 +53,7 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True)
 class FollowerStatus:
-    """One copy of a view."""
+    """One copy of a view, or of what is said to go elsewhere: then the name says where to."""
 
     view: str
     behind: int

@@ -46,6 +46,9 @@ def analysed(session: Session, text: str, *, checked: tuple[str, ...] = ()) -> I
     with loaded(session, text) as found:
         for name in checked:
             found.app.definition(name)
+        if not found.app.definitions:  # an app of tables alone
+            yield Graph(found.app, None)
+            return
         with _spark(found, hidden=session.json) as spark:
             yield Graph(found.app, spark).analyse()
 

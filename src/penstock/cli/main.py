@@ -25,6 +25,7 @@ from penstock.cli import (
     produce,
     rebuild,
     run,
+    search,
     subscribe,
     topic,
     upkeep,
@@ -35,7 +36,7 @@ from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
 _ORDER = (
-    "topic", "produce", "consume", "group", "capture", "run", "view", "subscribe", "late", "verify",
+    "topic", "produce", "consume", "group", "capture", "run", "view", "subscribe", "search", "late", "verify",
     "rebuild", "explain", "kafka", "copy", "doctor", "bench", "demo",
 )  # fmt: skip
 
@@ -133,6 +134,7 @@ app.add_typer(capture.app, name="capture")
 app.command("run")(run.run)
 app.command("view")(view.view)
 app.command("subscribe")(subscribe.subscribe)
+app.command("search")(search.search)
 app.command("late")(late.late)
 app.command("verify")(verify.verify)
 app.command("rebuild")(rebuild.rebuild)

@@ -57,7 +57,7 @@ def run(
     with _Stop().watching() as stop:
         try:
             with engine.analysed(session, app) as graph:
-                _check(graph.app.name, graph.analysed)
+                _check(graph.app.name, graph.analysed or graph.app.followed)
                 from penstock.app.runner import Runner
                 from penstock.cli.watching import Screen
 

@@ -91,7 +91,8 @@ class Screen:
         rows = [_summary(query) for query in status.queries]
         if rows:
             output.show(output.table(("query", "batch#", "rows#", "late#", "behind#", "restarts#"), rows))
-        for name, error in _errors(status):
+        followers = [(f"follower of {f.view}", f.last_error) for f in status.followers if f.last_error]
+        for name, error in _errors(status) + followers:
             output.show(f"[red]{output.escape(name)}[/]: {output.escape(error)}")
         said = {"done": "everything is delivered", "interrupted": "stopped", "failed": "failed"}[outcome]
         output.show(f"{said} after {words.span(status.running_s)}")

@@ -42,7 +42,7 @@ class EventIndex:
     def __init__(self, rows: pa.Table, fields: tuple[Field, ...]) -> None:
         assert len(rows) <= ROWS_MAX
         self._rows = len(rows)
-        index = tantivy.Index(_schema(fields))
+        index = tantivy.Index(schema_of(fields))
         # One thread: several would make several segments, and Spark has a task on every core.
         writer = index.writer(_HEAP_BYTES, 1)
         for document in _documents(rows, fields):
@@ -63,34 +63,44 @@ class EventIndex:
 @lru_cache(maxsize=65_536)
 def compiled(text: str, fields: tuple[Field, ...]) -> tantivy.Query:
     """The query for any index over these fields. Raises BadQuery, each time again."""
-    return _Compiler(fields).query(parse(text, fields))
+    return Compiler(fields, schema_of(fields)).query(parse(text, fields))
 
 
-def _place(number: int) -> str:
-    """What a column is called in the index, which does not take every name."""
+def place(number: int) -> str:
+    """What a column is called in an index, which does not take every name."""
     return f"c{number}"
 
 
 @lru_cache(maxsize=256)
-def _schema(fields: tuple[Field, ...]) -> tantivy.Schema:
+def schema_of(fields: tuple[Field, ...]) -> tantivy.Schema:
     builder = tantivy.SchemaBuilder()
     builder.add_integer_field(_ROW, fast=True)
-    for number, field in enumerate(fields):
-        if field.kind == "text":
-            builder.add_text_field(_place(number), tokenizer_name="whitespace", index_option="position")
-        elif field.kind == "whole":
-            builder.add_integer_field(_place(number), fast=True)
-        else:
-            builder.add_float_field(_place(number), fast=True)
+    add_fields(builder, fields)
     return builder.build()
 
 
+def add_fields(builder: tantivy.SchemaBuilder, fields: tuple[Field, ...]) -> None:
+    """What an index needs to have for these columns, so that queries can be compiled for it."""
+    for number, field in enumerate(fields):
+        if field.kind == "text":
+            builder.add_text_field(place(number), tokenizer_name="whitespace", index_option="position")
+        elif field.kind == "whole":
+            builder.add_integer_field(place(number), fast=True)
+        else:
+            builder.add_float_field(place(number), fast=True)
+
+
 def _documents(rows: pa.Table, fields: tuple[Field, ...]) -> Iterator[tantivy.Document]:
-    columns = [_values(rows[field.name], field) for field in fields]
-    names = [_place(number) for number in range(len(fields))]
-    for row, values in enumerate(zip(*columns, strict=True)):
-        given = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    for row, given in enumerate(indexed(rows, fields)):
         yield tantivy.Document(**{_ROW: row}, **given)
+
+
+def indexed(rows: pa.Table, fields: tuple[Field, ...]) -> Iterator[dict[str, Any]]:
+    """What of each row is to be found, by its place."""
+    columns = [_values(rows[field.name], field) for field in fields]
+    names = [place(number) for number in range(len(fields))]
+    for values in zip(*columns, strict=True):
+        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _values(column: pa.ChunkedArray, field: Field) -> list[Any]:
@@ -104,12 +114,12 @@ def _values(column: pa.ChunkedArray, field: Field) -> list[Any]:
     return [None if value is None or math.isnan(value) else float(value) + 0.0 for value in values]
 
 
-class _Compiler:
-    """A query tree as tantivy's, for an index with these fields."""
+class Compiler:
+    """A query tree as tantivy's, for an index of this schema, to which these fields were added."""
 
-    def __init__(self, fields: tuple[Field, ...]) -> None:
-        self._schema = _schema(fields)
-        self._places = {field.name: _place(number) for number, field in enumerate(fields)}
+    def __init__(self, fields: tuple[Field, ...], schema: tantivy.Schema) -> None:
+        self._schema = schema
+        self._places = {field.name: place(number) for number, field in enumerate(fields)}
         self._kinds = {field.name: field.kind for field in fields}
 
     def query(self, tree: Query) -> tantivy.Query:

@@ -1,134 +1,195 @@
-"""A view's changelog into a store, record after record, through any failure of either.
+"""A topic into a sink, record after record, through any failure of either.
 
-The store's offset is the only memory: whatever fails, the follower asks the store how far it is and
-reads on from there. So a change is in the store once or not yet.
+The sink's offsets are the only memory: whatever fails, the follower asks the sink how far it is and
+reads on from there. So a change is in a store once or not yet.
 """
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.errors import BadOption, Contended, PenstockError, RecordsLost, StorageError
-from penstock.follow.store import Store
+from penstock.follow.feed import Kind, as_changes, limits
+from penstock.follow.store import Progress, Sink
 from penstock.follow.table import TableSpec
 from penstock.log.topic import Topic
 
-CHUNK_RECORDS = 50_000  # in one transaction of the store
 _CHUNK_BYTES = 32 << 20
 _WAIT_S = 0.5  # how long run() may take to see that it should stop
 _PAUSE_S = 0.05
 _PAUSE_S_MAX = 5.0
+_LOOK_S = 5.0
+_TRIES = 5
+_Bounds = dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     changelog_id: str
-    next_offset: int
+    progress: Progress
 
 
 class Follower:
-    """One copy of one view. `step` or `run` belong to one thread; the rest may be asked by others."""
+    """One copy of one topic. `step` or `run` belong to one thread; the rest may be asked by others."""
 
     def __init__(
-        self, topic: Topic, store: Store, spec: TableSpec, *, chunk_records: int = CHUNK_RECORDS
+        self,
+        topic: Topic,
+        sink: Sink,
+        spec: TableSpec,
+        *,
+        kind: Kind = "view",
+        chunk_records: int | None = None,
+        look_s: float = _LOOK_S,
     ) -> None:
-        if topic.settings.partitions != 1:
+        """`look_s`: how often an idle one looks whether its copy is still there."""
+        if kind == "view" and topic.settings.partitions != 1:
             raise BadOption(
                 f'topic "{topic.name}" has {topic.settings.partitions} partitions.',
                 hint="a changelog has one, since its order matters",
             )
-        self._topic, self._store, self._spec = topic, store, spec
-        self._chunk_records = chunk_records
-        self._place: _Place | None = None  # None: ask the store
+        self._topic, self._sink, self._spec, self._kind = topic, sink, spec, kind
+        self._chunk_records = chunk_records or sink.chunk_records
+        self._look_s, self._looked = look_s, time.monotonic()
+        self._place: _Place | None = None  # None: ask the sink
+        self._known: Progress | None = None  # what was true last, also while the sink is away
         self.last_error: str | None = None  # what keeps it from going on, None when nothing does
         self.retries = 0  # since it last went on
 
     def step(self, *, timeout_s: float) -> int:
         """Apply what there is, after waiting for it up to `timeout_s`; returns how many records.
 
-        Raises RecordsLost when retention took records that the copy does not have, and what the store
+        Raises RecordsLost when retention took records that the copy does not have, and what the sink
         raises. It may be called again after any error.
         """
         try:
-            place = self._current()
-            if self._end(place) <= place.next_offset and not self._topic.wait(
-                {0: place.next_offset}, timeout_s
-            ):
+            place, bounds = self._current(), self._topic.bounds()
+            done = self._done(place.progress, bounds)
+            if not _news(done, bounds) and not self._topic.wait(done, timeout_s):
+                self._look_after(place)
                 return 0
-            return self._apply(place, self._end(place))
+            return self._apply(place)
         except BaseException:
             self._place = None
             raise
 
     def lag(self) -> int:
         """Records that the log has and the copy does not; an upper bound where offsets have gaps."""
-        place = self._place
-        if place:
-            done = place.next_offset
-        else:
-            stored = self._store.progress(self._spec.name)
-            done = stored.next_offset if stored else 0
-        start, end = self._topic.bounds()[0]
-        return max(0, end - max(done, start))
+        progress = self._known or self._asked()
+        bounds = self._topic.bounds()
+        return sum(max(0, end - max(progress.at(n), start)) for n, (start, end) in bounds.items())
+
+    def _asked(self) -> Progress:
+        try:
+            return self._sink.progress(self._spec.name) or Progress(0)
+        except PenstockError:  # which a step will meet and tell
+            return Progress(0)
 
     def run(self, stop: threading.Event) -> None:
-        """Follow until `stop` is set. A store that is down is tried again and again, with pauses.
+        """Follow until `stop` is set. A sink that is down is tried again and again, with pauses.
 
         Raises only what another try cannot mend: records lost to retention, a newer follower, a
         value that the store cannot hold, a damaged log. `last_error` has it as well.
         """
-        pause_s = _PAUSE_S
         while not stop.is_set():
-            try:
-                self.step(timeout_s=_WAIT_S)
-            except (StorageError, Contended) as error:
-                self.last_error = str(error)
-                self.retries += 1
-                stop.wait(pause_s)
-                pause_s = min(pause_s * 2, _PAUSE_S_MAX)
-            except PenstockError as error:
-                self.last_error = str(error)
+            if self._try(stop, timeout_s=_WAIT_S):
+                stop.wait(self._sink.gather_s)
+
+    def finish(self, stop: threading.Event) -> None:
+        """Apply all that is there now. Raises what still holds it up after several tries."""
+        while not stop.is_set():
+            if self._try(stop, timeout_s=0, tries=_TRIES) == 0 and not self.retries:
+                return
+
+    def _try(self, stop: threading.Event, *, timeout_s: float, tries: int | None = None) -> int:
+        """A step, or a pause after one that failed and may be tried again."""
+        try:
+            applied = self.step(timeout_s=timeout_s)
+        except (StorageError, Contended) as error:
+            self.last_error = str(error)
+            self.retries += 1
+            if tries is not None and self.retries >= tries:
                 raise
-            else:
-                pause_s, self.last_error, self.retries = _PAUSE_S, None, 0
+            stop.wait(_pause_s(self.retries, error))
+            return 0
+        except PenstockError as error:
+            self.last_error = str(error)
+            raise
+        self.last_error, self.retries = None, 0
+        return applied
 
     def _current(self) -> _Place:
         """Where to go on; at the beginning when another topic has taken the changelog's name."""
         changelog_id = self._topic.settings.id
         if self._place is None or self._place.changelog_id != changelog_id:
-            progress = self._store.prepare(self._spec, changelog_id)
-            self._place = _Place(changelog_id, progress.next_offset)
+            self._be_at(_Place(changelog_id, self._sink.prepare(self._spec, changelog_id)))
+            self._looked = time.monotonic()
+        assert self._place is not None
         return self._place
 
-    def _end(self, place: _Place) -> int:
-        start, end = self._topic.bounds()[0]
-        if place.next_offset < start:
-            error = RecordsLost(self._topic.name, 0, place.next_offset, start=start, end=end)
-            error.hint = "rebuild the view, and raise the retention of its changelog"
-            raise error
-        return end
+    def _be_at(self, place: _Place) -> None:
+        self._place, self._known = place, place.progress
 
-    def _apply(self, place: _Place, end: int) -> int:
+    def _look_after(self, place: _Place) -> None:
+        """A copy that was emptied while nothing happened would stay empty."""
+        if time.monotonic() - self._looked < self._look_s:
+            return
+        self._looked = time.monotonic()
+        progress = self._sink.progress(self._spec.name)
+        if progress is None or progress.offsets != place.progress.offsets:
+            self._place = None
+
+    def _done(self, progress: Progress, bounds: _Bounds) -> dict[int, int]:
+        """How far it is in each partition."""
+        return {n: self._begun(n, progress.at(n), start, end) for n, (start, end) in bounds.items()}
+
+    def _begun(self, partition: int, done: int, start: int, end: int) -> int:
+        if done >= start or (self._kind != "view" and done == 0):
+            return max(done, start)  # whoever comes later has the records that there still are
+        error = RecordsLost(self._topic.name, partition, done, start=start, end=end)
+        rebuild = "rebuild the view, and raise the retention of its changelog"
+        error.hint = rebuild if self._kind == "view" else "raise the retention of that topic"
+        raise error
+
+    def _apply(self, place: _Place) -> int:
+        bounds = self._topic.bounds()
+        done = self._done(place.progress, bounds)
+        ends = {number: end for number, (_, end) in bounds.items()}
         applied = 0
-        for chunk, next_offset in self._chunks(place.next_offset, end):
-            if self._topic.settings.id != place.changelog_id:
-                break  # these may be records of another topic: the next step begins anew
-            self._store.apply(self._spec, chunk, from_offset=place.next_offset, next_offset=next_offset)
-            self._place = place = _Place(place.changelog_id, next_offset)
-            applied += chunk.num_rows
+        for number, end in limits(self._topic.settings, done, ends).items():
+            if end > done[number]:
+                place, records = self._apply_partition(place, number, done[number], end)
+                applied += records
         return applied
 
-    def _chunks(self, start: int, end: int) -> Iterator[tuple[pa.Table, int]]:
+    def _apply_partition(self, place: _Place, partition: int, start: int, end: int) -> tuple[_Place, int]:
+        applied = 0
+        for chunk, next_offset in self._chunks(partition, start, end):
+            if self._topic.settings.id != place.changelog_id:
+                break  # these may be records of another topic: the next step begins anew
+            changes = as_changes(self._spec, chunk, self._kind) if self._sink.keyed else chunk
+            from_offset = place.progress.at(partition)
+            self._sink.apply(
+                self._spec, changes, from_offset=from_offset, next_offset=next_offset, partition=partition
+            )
+            place = _Place(place.changelog_id, place.progress.moved(partition, next_offset))
+            self._be_at(place)
+            applied += chunk.num_rows
+        return place, applied
+
+    def _chunks(self, partition: int, start: int, end: int) -> Iterator[tuple[pa.Table, int]]:
         """Records of bounded number and size, each chunk with the offset after it.
 
         The last one ends at `end` even if no record lies before it: offsets may have gaps.
         """
         held: list[pa.RecordBatch] = []
-        for batch in self._topic.read(partition=0, start=start, end=end):
+        for batch in self._topic.read(partition=partition, start=start, end=end):
             for piece in self._pieces(batch):
                 if held and self._is_full(held, piece):
                     yield pa.Table.from_batches(held), _first(piece)
@@ -146,6 +207,19 @@ class Follower:
         rows = min(self._chunk_records, max(1, batch.num_rows * _CHUNK_BYTES // max(1, batch.nbytes)))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
+
+
+def _news(done: dict[int, int], bounds: _Bounds) -> bool:
+    return any(end > done[number] for number, (_, end) in bounds.items())
+
+
+def _pause_s(retries: int, error: PenstockError) -> float:
+    """Growing, and never the same for two: they would come back together."""
+    asked = getattr(error, "retry_after_s", None)
+    if asked is not None:
+        return float(asked)
+    pause_s: float = min(_PAUSE_S * 2.0 ** min(retries - 1, 16), _PAUSE_S_MAX)
+    return random.uniform(0.5, 1.0) * pause_s
 
 
 def _first(batch: pa.RecordBatch) -> int:

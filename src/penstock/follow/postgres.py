@@ -26,6 +26,7 @@ from penstock.follow.cells import as_text, from_parsed, whole
 from penstock.follow.changes import UPSERT, Changed, changed
 from penstock.follow.postgres_session import Session
 from penstock.follow.store import (
+    CHUNK_RECORDS,
     Held,
     Progress,
     Watch,
@@ -59,11 +60,17 @@ CREATE TABLE IF NOT EXISTS penstock_views (
     view text PRIMARY KEY, changelog_id text NOT NULL, columns text NOT NULL, key text NOT NULL,
     next_offset bigint NOT NULL, batch bigint, closed timestamptz)
 """
+_PARTITIONS_TABLE = """
+CREATE TABLE IF NOT EXISTS penstock_partitions (
+    view text, partition integer, next_offset bigint NOT NULL, PRIMARY KEY (view, partition))
+"""
 _is = pa.types
 
 
 class PostgresStore:
     """Thread-safe: one connection writes, another one reads, each used by one thread at a time."""
+
+    keyed, gather_s, chunk_records = True, 0.0, CHUNK_RECORDS
 
     def __init__(self, url: str, *, schema: str = "public", watch: Watch = unwatched) -> None:
         _check_length(schema)
@@ -82,6 +89,7 @@ class PostgresStore:
         with self._writer.transaction() as db:
             _take_turns(db)
             db.execute(_PROGRESS_TABLE)
+            db.execute(_PARTITIONS_TABLE)
             held = _held(db, spec.name)
             there = _exists(db, spec.name + ROWS_SUFFIX)
             if held is None or not there or not held.is_of(spec, changelog_id):
@@ -91,18 +99,20 @@ class PostgresStore:
         self._prepared[spec.name] = changelog_id
         return held.progress
 
-    def apply(self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int) -> None:
+    def apply(
+        self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int, partition: int = 0
+    ) -> None:
         todo = changed(spec, changes)
         with self._writer.transaction() as db:
             self._watch("begun")
             held = _held(db, spec.name, lock=True)
-            before = checked(spec, held, self._prepared.get(spec.name), from_offset)
+            before = checked(spec, held, self._prepared.get(spec.name), from_offset, partition)
             stage = self._staged(db, spec, todo)
             _remove(db, spec, stage, todo)
             self._watch("removed")
             _upsert(db, spec, stage, todo)
             self._watch("written")
-            _note(db, spec.name, before.after(todo, next_offset))
+            _note(db, spec.name, before.after(todo, next_offset, partition=partition))
             self._watch("noted")
         self._watch("committed")
 
@@ -153,6 +163,7 @@ class PostgresStore:
             if _held_if_any(db, view):
                 _drop(db, view, known=True)
                 db.execute("DELETE FROM penstock_views WHERE view = %s", (view,))
+                db.execute("DELETE FROM penstock_partitions WHERE view = %s", (view,))
         self._prepared.pop(view, None)
 
     def close(self) -> None:
@@ -174,7 +185,15 @@ def _held(db: Connection[Any], view: str, *, lock: bool = False) -> Held | None:
     if found is None:
         return None
     changelog_id, columns, key, next_offset, batch, closed_us = found
-    return Held(changelog_id, columns, tuple(json.loads(key)), Progress(next_offset, batch, closed_us))
+    progress = Progress(next_offset, batch, closed_us, _others(db, view))
+    return Held(changelog_id, columns, tuple(json.loads(key)), progress)
+
+
+def _others(db: Connection[Any], view: str) -> tuple[int, ...]:
+    if not _exists(db, "penstock_partitions"):  # made by an earlier version
+        return ()
+    statement = "SELECT next_offset FROM penstock_partitions WHERE view = %s ORDER BY partition"
+    return tuple(offset for (offset,) in db.execute(statement, (view,)))
 
 
 def _held_if_any(db: Connection[Any], view: str) -> Held | None:
@@ -188,6 +207,12 @@ def _note(db: Connection[Any], view: str, progress: Progress) -> None:
         "UPDATE penstock_views SET next_offset = %s, batch = %s, closed = %s::timestamptz WHERE view = %s",
         (progress.next_offset, progress.batch, closed, view),
     )
+    for number, offset in enumerate(progress.others, start=1):
+        db.execute(
+            "INSERT INTO penstock_partitions VALUES (%s, %s, %s) "
+            "ON CONFLICT (view, partition) DO UPDATE SET next_offset = excluded.next_offset",
+            (view, number, offset),
+        )
 
 
 # ---- tables ---------------------------------------------------------------------------------------
@@ -229,6 +254,7 @@ def _create(db: Connection[Any], spec: TableSpec, changelog_id: str) -> None:
     db.execute(
         SQL("CREATE VIEW {} AS SELECT {} FROM {}").format(Identifier(spec.name), selected, _table(spec.name))
     )
+    db.execute("DELETE FROM penstock_partitions WHERE view = %s", (spec.name,))
     db.execute(
         "INSERT INTO penstock_views VALUES (%s, %s, %s, %s, 0, NULL, NULL) ON CONFLICT (view) DO UPDATE SET "
         "changelog_id = excluded.changelog_id, columns = excluded.columns, key = excluded.key, "

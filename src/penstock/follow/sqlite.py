@@ -26,6 +26,7 @@ from penstock.errors import BadOption, DiskFull, LockTimeout, StorageError
 from penstock.follow.cells import as_text, from_text, is_text, values_of, whole
 from penstock.follow.changes import Changed, changed
 from penstock.follow.store import (
+    CHUNK_RECORDS,
     Held,
     Progress,
     Watch,
@@ -45,11 +46,18 @@ CREATE TABLE IF NOT EXISTS penstock_views (
     view TEXT PRIMARY KEY COLLATE NOCASE, changelog_id TEXT NOT NULL, columns TEXT NOT NULL,
     key TEXT NOT NULL, next_offset INTEGER NOT NULL, batch INTEGER, closed TEXT) WITHOUT ROWID
 """
+_PARTITIONS_TABLE = """
+CREATE TABLE IF NOT EXISTS penstock_partitions (
+    view TEXT COLLATE NOCASE, partition INTEGER, next_offset INTEGER NOT NULL, PRIMARY KEY (view, partition))
+WITHOUT ROWID
+"""
 _is = pa.types
 
 
 class SQLiteStore:
     """Thread-safe: one connection writes, another one reads, each used by one thread at a time."""
+
+    keyed, gather_s, chunk_records = True, 0.0, CHUNK_RECORDS
 
     def __init__(self, path: str | Path, *, busy_s: float = _BUSY_S, watch: Watch = unwatched) -> None:
         self._path = Path(path).absolute()
@@ -72,16 +80,19 @@ class SQLiteStore:
         self._prepared[spec.name] = changelog_id
         return held.progress
 
-    def apply(self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int) -> None:
+    def apply(
+        self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int, partition: int = 0
+    ) -> None:
         todo = changed(spec, changes)
         with self._writer.transaction("IMMEDIATE") as db:
             self._watch("begun")
-            before = checked(spec, _held(db, spec.name), self._prepared.get(spec.name), from_offset)
+            held = _held(db, spec.name)
+            before = checked(spec, held, self._prepared.get(spec.name), from_offset, partition)
             _remove(db, spec, todo)
             self._watch("removed")
             _upsert(db, spec, todo.upserts)
             self._watch("written")
-            _note(db, spec.name, before.after(todo, next_offset))
+            _note(db, spec.name, before.after(todo, next_offset, partition=partition))
             self._watch("noted")
         self._watch("committed")
 
@@ -111,6 +122,7 @@ class SQLiteStore:
             if _held(db, view):
                 _drop(db, view, known=True)
                 db.execute("DELETE FROM penstock_views WHERE view = ?", (view,))
+                db.execute("DELETE FROM penstock_partitions WHERE view = ?", (view,))
         self._prepared.pop(view, None)
 
     def close(self) -> None:
@@ -156,6 +168,7 @@ class _Connection:
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute("PRAGMA synchronous=NORMAL")
                 db.execute(_PROGRESS_TABLE)
+                db.execute(_PARTITIONS_TABLE)
             except BaseException:
                 db.close()
                 raise
@@ -206,7 +219,10 @@ def _held(db: sqlite3.Connection, view: str) -> Held | None:
             f'view "{view}" cannot be beside view "{name}" in SQLite, where case does not count.',
             hint="rename one of them, or keep it in a store of its own",
         )
-    progress = Progress(next_offset, batch, _closed_us(closed))
+    others = db.execute(
+        "SELECT next_offset FROM penstock_partitions WHERE view = ? ORDER BY partition", (view,)
+    ).fetchall()
+    progress = Progress(next_offset, batch, _closed_us(closed), tuple(offset for (offset,) in others))
     return Held(changelog_id, columns, tuple(json.loads(key)), progress)
 
 
@@ -220,6 +236,10 @@ def _note(db: sqlite3.Connection, view: str, progress: Progress) -> None:
     db.execute(
         "UPDATE penstock_views SET next_offset = ?, batch = ?, closed = ? WHERE view = ?",
         (progress.next_offset, progress.batch, closed, view),
+    )
+    db.executemany(
+        "INSERT OR REPLACE INTO penstock_partitions VALUES (?, ?, ?)",
+        [(view, number, offset) for number, offset in enumerate(progress.others, start=1)],
     )
 
 
@@ -259,6 +279,7 @@ def _create(db: sqlite3.Connection, spec: TableSpec, changelog_id: str) -> None:
         closed = f"SELECT closed FROM penstock_views WHERE view = {_literal(spec.name)}"
         selected += f", ifnull({_quoted(WINDOW_END)} <= ({closed}), 0) AS final"
     db.execute(f"CREATE VIEW {_quoted(spec.name)} AS SELECT {selected} FROM {_table(spec.name)}")
+    db.execute("DELETE FROM penstock_partitions WHERE view = ?", (spec.name,))
     db.execute(
         "INSERT OR REPLACE INTO penstock_views VALUES (?, ?, ?, ?, 0, NULL, NULL)",
         (spec.name, changelog_id, spec.ddl, json.dumps(spec.key)),

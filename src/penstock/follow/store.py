@@ -1,13 +1,14 @@
-"""The port of stores that hold copies of views.
+"""The ports of what follows a topic: sinks, and stores, whose rows can be read back.
 
 A store keeps, for every view, its rows and its progress, and changes them only together. So its
-rows are always those of the changelog up to `next_offset`, whatever was killed when.
+rows are always those of the changelog up to its offsets, whatever was killed when.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from penstock.errors import BadOption, BadSchema, Contended, Fenced
 from penstock.follow.changes import Changed
 from penstock.follow.table import WINDOW_END, TableSpec
 from penstock.schema import did_you_mean
+
+CHUNK_RECORDS = 50_000
 
 Watch = Callable[[str], None]
 """Called at each step of an apply ("begun" to "committed"), so that a test can die there."""
@@ -30,15 +33,38 @@ def unwatched(step: str) -> None:
 class Progress:
     """How far a copy is: the first offset that is not in it, and what the records up to there said."""
 
-    next_offset: int
+    next_offset: int  # of partition 0, the only one of a view's changelog
     batch: int | None = None
     closed_us: int | None = None  # every window that ends at or before it is final
+    others: tuple[int, ...] = ()  # the same offset of partitions 1, 2 and so on
 
-    def after(self, changed: Changed, next_offset: int) -> Progress:
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return (self.next_offset, *self.others)
+
+    def at(self, partition: int) -> int:
+        """The first offset of a partition that is not in the copy."""
+        return self.offsets[partition] if partition < len(self.offsets) else 0
+
+    def moved(self, partition: int, next_offset: int) -> Progress:
+        offsets = [self.at(number) for number in range(max(len(self.offsets), partition + 1))]
+        offsets[partition] = next_offset
+        return replace(self, next_offset=offsets[0], others=tuple(offsets[1:]))
+
+    @property
+    def text(self) -> str:
+        """As JSON, for stores that hold texts."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Progress:
+        stored = json.loads(text)
+        return cls(**{**stored, "others": tuple(stored["others"])})
+
+    def after(self, changed: Changed, next_offset: int, *, partition: int = 0) -> Progress:
         """Batches and closing times never go back."""
-        return Progress(
-            next_offset, _later(self.batch, changed.batch), _later(self.closed_us, changed.closed_us)
-        )
+        batch, closed_us = _later(self.batch, changed.batch), _later(self.closed_us, changed.closed_us)
+        return replace(self.moved(partition, next_offset), batch=batch, closed_us=closed_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +83,22 @@ class Held:
         return self.columns == spec.ddl and self.key == spec.key
 
 
-class Store(Protocol):
-    """Holds copies of views. Thread-safe; other processes may use the same store at the same time.
+class Sink(Protocol):
+    """Takes what happens to a topic. Thread-safe; other processes may use the same one at the same time.
 
-    A store that cannot be reached or refuses raises StorageError or Contended, has changed nothing
+    One that cannot be reached or refuses raises StorageError or Contended, has changed nothing
     unless a commit was under way, and may be used again: it connects by itself. `prepare` tells
     what holds after a commit that was cut off.
     """
+
+    keyed: bool
+    """Whether it takes changes of keys, as a changelog has them; else records, as the topic has them."""
+
+    gather_s: float
+    """How long a follower lets records gather before it applies them; 0 where each apply is cheap."""
+
+    chunk_records: int
+    """At most so many in one apply."""
 
     def prepare(self, spec: TableSpec, changelog_id: str) -> Progress:
         """Make room for a view, and tell how far its copy is. Called before the first `apply`.
@@ -72,8 +107,10 @@ class Store(Protocol):
         columns or another key. Raises BadOption for a table of that name that is not Penstock's.
         """
 
-    def apply(self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int) -> None:
-        """Apply the changelog records of [from_offset, next_offset) and note `next_offset`: both or neither.
+    def apply(
+        self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int, partition: int = 0
+    ) -> None:
+        """Apply a partition's records of [from_offset, next_offset) and note `next_offset`: both or neither.
 
         `changes` are records as they are in the changelog, in their order; none is fine. Raises Contended
         when the copy is not at `from_offset` (somebody else applied meanwhile) or is gone, and Fenced when
@@ -82,6 +119,15 @@ class Store(Protocol):
 
     def progress(self, view: str) -> Progress | None:
         """None where there is no copy of that view."""
+
+    def drop(self, view: str) -> None:
+        """Remove a copy and its progress. Nothing happens where there is none."""
+
+    def close(self) -> None: ...
+
+
+class Store(Sink, Protocol):
+    """A sink that holds copies of views, and can be asked for their rows."""
 
     def rows(
         self, spec: TableSpec, *, where: Mapping[str, object] | None = None, limit: int | None = None
@@ -92,14 +138,11 @@ class Store(Protocol):
         equal a value, None meaning NULL.
         """
 
-    def drop(self, view: str) -> None:
-        """Remove a copy and its progress. Nothing happens where there is none."""
 
-    def close(self) -> None: ...
-
-
-def checked(spec: TableSpec, held: Held | None, changelog_id: str | None, from_offset: int) -> Progress:
-    """What an apply goes on from. Raises as `Store.apply` says."""
+def checked(
+    spec: TableSpec, held: Held | None, changelog_id: str | None, from_offset: int, partition: int = 0
+) -> Progress:
+    """What an apply goes on from. Raises as `Sink.apply` says."""
     if changelog_id is None:
         raise BadOption(f'view "{spec.name}" was not prepared in this store.', hint="call prepare() first")
     if held is None:
@@ -114,13 +157,18 @@ def checked(spec: TableSpec, held: Held | None, changelog_id: str | None, from_o
         )
         error.hint = "a newer version of this program runs on the same store; stop this one"
         raise error
-    if held.progress.next_offset != from_offset:
+    check_place(spec, held.progress.at(partition), from_offset)
+    return held.progress
+
+
+def check_place(spec: TableSpec, there: int, from_offset: int) -> None:
+    """Raises Contended where a copy is not at `from_offset`."""
+    if there != from_offset:
         raise Contended(
-            f'the copy of view "{spec.name}" is at offset {held.progress.next_offset}, '
+            f'the copy of view "{spec.name}" is at offset {there}, '
             f"not at {from_offset}; nothing was applied.",
             hint="another follower works on the same store; read on from there, or stop one of them",
         )
-    return held.progress
 
 
 def readable(spec: TableSpec, held: Held | None) -> Progress:
