@@ -2,7 +2,8 @@
 
 A slot is a promise of PostgreSQL to keep the WAL that we have not stored. So everything is confirmed as soon
 as it is stored, also the WAL of others: then a step has no changes, only a position. What is confirmed is
-always a stored position; hence a slot that is ahead of ours was read by somebody else, or the log was put back.
+always a stored position; hence a slot that is ahead of ours was read by somebody else, or the log is an older
+one.
 """
 
 from __future__ import annotations
