@@ -148,7 +148,7 @@ def _shown(value: Any) -> str:
 
 def _bytes_of(texts: ArrowArray) -> ArrowArray:
     r"""From \xcafe. All digits lie end to end, so two of them make a byte wherever a value begins."""
-    digits = pc.binary_slice(texts.cast(pa.binary()), 2)
+    digits = pc.utf8_slice_codeunits(pc.fill_null(texts, r"\x"), 2)
     cuts = np.frombuffer(digits.buffers()[1], np.int32)[digits.offset : digits.offset + len(digits) + 1]
     raw = np.frombuffer(digits.buffers()[2] or b"", np.uint8)[cuts[0] : cuts[-1]]
     halves = np.where(raw >= ord("a"), raw - (ord("a") - 10), raw - ord("0")).astype(np.uint8)
