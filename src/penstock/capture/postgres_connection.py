@@ -35,6 +35,7 @@ _PINNED = {
     "statement_timeout": "0",  # the defaults of a role are for its application
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "10s",
+    "synchronous_commit": "local",  # our heartbeat need not be on any standby
 }
 _REFUSED_CODES = ("28000", "28P01", "42501")
 _REFUSED_WORDS = ("authentication failed", "no password supplied", "pg_hba.conf", "permission denied")
