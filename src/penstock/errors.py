@@ -20,6 +20,7 @@ PenstockError
 │   └── NotSupported          this topic or backend does not offer that
 ├── OffsetOutOfRange          asked for what the log does not hold (any more)
 │   └── RecordsLost           retention overtook a consumer; says how many
+├── ChangesLost               a captured database has no longer kept what comes after our position
 ├── Contended                 somebody else has it now; trying again may work
 │   ├── LockTimeout
 │   ├── BufferFull            a bounded producer with overflow="error"
@@ -243,6 +244,17 @@ class RecordsLost(OffsetOutOfRange):
             f"(offsets {offset} to {start - 1}) were removed by retention before they were read."
         )
         self.hint = 'go on with on_lost="earliest" or on_lost="latest", or raise the topic\'s retention'
+
+
+class ChangesLost(PenstockError):
+    """A captured database does not have the changes after our position any more."""
+
+    def __init__(self, capture: str, source: str, reason: str) -> None:
+        self.capture, self.source, self.reason = capture, source, reason
+        super().__init__(
+            f'capture "{capture}" cannot go on: {reason}. Changes of {source} may be missing from there on.',
+            hint=f"read the tables anew with: penstock capture resnapshot {capture}",
+        )
 
 
 class Contended(PenstockError):

@@ -1,0 +1,215 @@
+"""What has to be right in PostgreSQL before anything is captured; a problem names the SQL that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+from psycopg.sql import SQL, Identifier
+
+from penstock.capture.postgres_catalog import (
+    DEFAULT_SCHEMA,
+    ORDINARY,
+    PARTITIONED,
+    PERMANENT,
+    Catalog,
+    CatalogTable,
+)
+from penstock.errors import BadSchema, NotSupported
+from penstock.schema import RecordSchema, did_you_mean
+
+_VERSION_MIN = 140_000  # from 14 on, pgoutput hands on messages: our heartbeat
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_NOTHING = "n"
+_SETTINGS = """
+SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
+       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
+       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s),
+       current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication),
+       r.rolsuper OR r.rolreplication, r.rolsuper, current_user::text, pg_is_in_recovery(),
+       has_database_privilege(current_database(), 'CREATE'), current_database()::text
+FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and what to do: as a rule, SQL to run."""
+
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    version: int
+    wal_level: str
+    slots_max: int
+    slots: int
+    has_slot: bool
+    senders_max: int
+    senders: int
+    may_replicate: bool
+    is_superuser: bool
+    user: str
+    is_standby: bool
+    may_create: bool
+    database: str
+
+
+def raise_if_any(address: str, problems: Sequence[Problem]) -> None:
+    if not problems:
+        return
+    head = f"{address} cannot be captured as it is:"
+    hint = "\n".join(f"{problem.remedy}" for problem in problems)
+    raise NotSupported("\n".join([head, *(f"- {problem.what}" for problem in problems)]), hint=hint)
+
+
+def checked(
+    db: Connection[Any], catalog: Catalog, wanted: Sequence[str] | None, *, slot: str, publication: str
+) -> tuple[list[CatalogTable], list[Problem]]:
+    """The tables to capture, with their columns, and everything that is in the way."""
+    server = _Server(*db.execute(_SETTINGS, (slot,)).fetchone())  # type: ignore[misc]
+    problems = _server_problems(server)
+    every = catalog.tables(db)
+    if wanted is None:
+        candidates = catalog.described(db, [table for table in every if _is_candidate(table)])
+        tables = [table for table in candidates if table.key]
+        if not tables:
+            problems.append(Problem("there is no table with a primary key.", "name tables, or create some"))
+    else:
+        named, unknown = _named(every, wanted)
+        problems += unknown
+        tables = catalog.described(db, named)
+    for table in tables:
+        problems += _table_problems(catalog, table, server)
+    if not problems and not server.is_superuser:
+        problems = _publication_problems(db, tables, publication, server)
+    return tables, problems
+
+
+def _server_problems(server: _Server) -> list[Problem]:
+    found = []
+    role = Identifier(server.user).as_string(None)
+    if server.version < _VERSION_MIN:
+        found.append(Problem(f"it is of version {server.version // 10_000}.", "use PostgreSQL 14 or newer"))
+    if server.is_standby:
+        found.append(Problem("it is a standby, which cannot be written to.", "capture the primary"))
+    if server.wal_level != "logical":
+        remedy = "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL"
+        found.append(Problem(f"wal_level is {server.wal_level}, not logical.", remedy))
+    if not server.has_slot and server.slots >= server.slots_max:
+        what = f"all {server.slots_max} replication slots are taken (max_replication_slots)."
+        remedy = f"ALTER SYSTEM SET max_replication_slots = {server.slots + 4}; then restart PostgreSQL"
+        found.append(Problem(what, remedy))
+    if server.senders >= server.senders_max:
+        what = f"all {server.senders_max} WAL senders are busy (max_wal_senders)."
+        remedy = f"ALTER SYSTEM SET max_wal_senders = {server.senders + 4}; then restart PostgreSQL"
+        found.append(Problem(what, remedy))
+    if not server.may_replicate:
+        found.append(Problem(f"role {role} may not replicate.", f"ALTER ROLE {role} REPLICATION"))
+    return found
+
+
+def _is_candidate(table: CatalogTable) -> bool:
+    """A partition comes as its partitioned table."""
+    return table.kind in (ORDINARY, PARTITIONED) and table.persistence == PERMANENT and not table.is_partition
+
+
+def _named(every: Sequence[CatalogTable], wanted: Sequence[str]) -> tuple[list[CatalogTable], list[Problem]]:
+    by_name = {table.name: table for table in every}
+    prefix = f"{DEFAULT_SCHEMA}."
+    named, unknown = {}, []
+    for name in wanted:
+        short = name.removeprefix(prefix)
+        if short in by_name:
+            named[short] = by_name[short]
+        else:
+            # A temporary table of this name would be found under its own schema.
+            own = [table for table in every if table.relname == short and table.persistence == "t"]
+            named.update({table.name: table for table in own[:1]})
+            if not own:
+                near = [table.name for table in every if table.kind in (ORDINARY, PARTITIONED)]
+                remedy = did_you_mean(short, near) if near else "create it first"
+                unknown.append(Problem(f'there is no table "{name}".', f"{name}: {remedy}"))
+    return sorted(named.values(), key=lambda table: table.name), unknown
+
+
+def _table_problems(catalog: Catalog, table: CatalogTable, server: _Server) -> list[Problem]:
+    name, sql = table.name, table.quoted
+    if table.kind in _KINDS:
+        what = f'"{name}" is {_KINDS[table.kind]}.'
+        return [Problem(what, f"{name}: only tables can be captured")]
+    if table.persistence != PERMANENT:
+        kind = "temporary" if table.persistence == "t" else "unlogged"
+        remedy = (
+            f"ALTER TABLE {sql} SET LOGGED" if kind == "unlogged" else f"{name}: make it an ordinary table"
+        )
+        return [Problem(f'table "{name}" is {kind}: its changes are not in the WAL.', remedy)]
+    found = [] if table.key else [_without_key(table)]
+    if not table.may_select:
+        role = Identifier(server.user).as_string(None)
+        what = f'role {role} may not read table "{name}".'
+        found.append(Problem(what, f"GRANT SELECT ON {sql} TO {role}"))
+    if table.key:
+        try:
+            RecordSchema.of(catalog.form_of(table).table.columns)
+        except BadSchema as error:
+            found.append(Problem(f'table "{name}": {error.message}', f"{name}: rename the column"))
+    return found
+
+
+def _without_key(table: CatalogTable) -> Problem:
+    sql, unique = table.quoted, table.unique
+    if table.identity == _NOTHING and any(index.is_primary for index in unique):
+        what = f'table "{table.name}" has REPLICA IDENTITY NOTHING.'
+        return Problem(what, f"ALTER TABLE {sql} REPLICA IDENTITY DEFAULT")
+    what = f'table "{table.name}" has no primary key: once published, its UPDATEs and DELETEs would fail.'
+    if unique:
+        index = Identifier(unique[0].name).as_string(None)
+        return Problem(what, f"ALTER TABLE {sql} REPLICA IDENTITY USING INDEX {index}")
+    first = table.columns[0].name if table.columns else "id"
+    return Problem(what, f"ALTER TABLE {sql} ADD PRIMARY KEY ({Identifier(first).as_string(None)})")
+
+
+def _publication_problems(
+    db: Connection[Any], tables: Sequence[CatalogTable], publication: str, server: _Server
+) -> list[Problem]:
+    """Whoever owns neither the tables nor a right to publish needs somebody else to do it once."""
+    there = published(db, publication)
+    if there is not None and there >= {table.oid for table in tables}:
+        return []
+    foreign = [table for table in tables if not table.is_owned]
+    if there is None and server.may_create and not foreign:
+        return []
+    if there is not None and not foreign:
+        return []
+    role = Identifier(server.user).as_string(None)
+    what = f"role {role} may not publish " + (f'table "{foreign[0].name}"' if foreign else "tables") + "."
+    statement = publish_statement(tables, publication, exists=there is not None).as_string(None)
+    return [Problem(what, f"as the owner of the tables: {statement}")]
+
+
+def published(db: Connection[Any], publication: str) -> set[int] | None:
+    """The tables of a publication; None where there is no such publication."""
+    found = db.execute("SELECT oid, puballtables FROM pg_publication WHERE pubname = %s", (publication,))
+    row = found.fetchone()
+    if row is None:
+        return None
+    if row[1]:
+        every = db.execute("SELECT oid::bigint FROM pg_class WHERE relkind IN ('r', 'p')")
+        return {oid for (oid,) in every}
+    members = db.execute("SELECT prrelid::bigint FROM pg_publication_rel WHERE prpubid = %s", (row[0],))
+    return {oid for (oid,) in members}
+
+
+def publish_statement(tables: Sequence[CatalogTable], publication: str, *, exists: bool) -> Any:
+    listed = SQL(", ").join(table.sql for table in tables)
+    name = Identifier(publication)
+    if exists:
+        return SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, listed)
+    # Otherwise partitions would come one by one, under names of their own.
+    made = SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
+    return made.format(name, listed)

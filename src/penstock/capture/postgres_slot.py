@@ -1,0 +1,146 @@
+"""The slot and the publication of a capture: whether they are as we left them, and their end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psycopg import Connection
+from psycopg.sql import SQL, Identifier, Literal
+
+from penstock.capture.postgres_catalog import CatalogTable
+from penstock.capture.postgres_checks import publish_statement, published
+from penstock.capture.postgres_connection import lsn_number
+from penstock.capture.source import Position
+from penstock.errors import BadOption, ChangesLost, Contended, NotSupported
+
+_NAME_BYTES_MAX = 63
+_MADE = "made by penstock capture"
+_SLOT = """
+SELECT active_pid, wal_status, confirmed_flush_lsn::text, plugin::text, database::text = current_database()
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+_STATUS = """
+SELECT active, wal_status, safe_wal_size, confirmed_flush_lsn::text, restart_lsn::text,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+
+
+def check_name(kind: str, name: str) -> str:
+    if not re.fullmatch(rf"[a-z0-9_]{{1,{_NAME_BYTES_MAX}}}", name):
+        raise BadOption(
+            f'PostgreSQL takes no {kind} named "{name}".',
+            hint=f"use 1 to {_NAME_BYTES_MAX} of a-z, 0-9 and _, or give another with {kind}=...",
+        )
+    return name
+
+
+def check_free(db: Connection[Any], slot: str) -> None:
+    """Before the first snapshot. Ours are stored before they are made: a slot that is there is another's."""
+    if db.execute(_SLOT, (slot,)).fetchone() is not None:
+        raise Contended(
+            f'there is a slot "{slot}" already, which this capture has not made.',
+            hint="choose another name for this one; or, if nobody reads from it any more: "
+            f"SELECT pg_drop_replication_slot('{slot}')",
+        )
+
+
+def lost_because(db: Connection[Any], slot: str, publication: str, position: Position) -> str | None:
+    """Why the slot cannot give what comes after `position`; None where it can."""
+    found = db.execute(_SLOT, (slot,)).fetchone()
+    if found is None:
+        return f'its slot "{slot}" is gone'
+    _, wal_status, confirmed, plugin, is_here = found
+    if plugin != "pgoutput" or not is_here:
+        return f'slot "{slot}" is of another database or plugin'
+    if wal_status == "lost":
+        return f'PostgreSQL has removed the WAL that slot "{slot}" needed (max_slot_wal_keep_size)'
+    if confirmed and lsn_number(confirmed) > lsn_number(position["lsn"]):
+        return f'slot "{slot}" is at {confirmed} already, and the log only at {position["lsn"]}'
+    if published(db, publication) is None:
+        return f'its publication "{publication}" is gone'
+    return None
+
+
+def changes_lost(capture: str, address: str, reason: str) -> ChangesLost:
+    return ChangesLost(capture, address, reason)
+
+
+def user_of(db: Connection[Any], slot: str) -> int | None:
+    """The process of PostgreSQL that has the slot now."""
+    found = db.execute(_SLOT, (slot,)).fetchone()
+    return found[0] if found else None
+
+
+def unpublished(db: Connection[Any], tables: Sequence[CatalogTable], publication: str) -> list[CatalogTable]:
+    there = published(db, publication) or set()
+    return [table for table in tables if table.oid not in there]
+
+
+def publish(db: Connection[Any], tables: Sequence[CatalogTable], publication: str) -> None:
+    """Exactly these tables, if the publication is ours; at least these if it is not."""
+    there = published(db, publication)
+    wanted = {table.oid for table in tables}
+    if there == wanted or (there is not None and there >= wanted and not _is_ours(db, publication)):
+        return
+    statement = publish_statement(tables, publication, exists=there is not None)
+    if there is not None and not _is_ours(db, publication):
+        raise NotSupported(
+            f'publication "{publication}" does not have all tables, and Penstock has not made it.',
+            hint=statement.as_string(None),
+        )
+    with db.transaction():
+        db.execute(statement)
+        if there is None:
+            comment = SQL("COMMENT ON PUBLICATION {} IS {}")
+            db.execute(comment.format(Identifier(publication), Literal(_MADE)))
+
+
+def _is_ours(db: Connection[Any], publication: str) -> bool:
+    found = db.execute(
+        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s",
+        (publication,),
+    ).fetchone()
+    return found is not None and found[0] == _MADE
+
+
+def drop_slot(db: Connection[Any], slot: str) -> None:
+    db.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        "WHERE slot_name = %s AND plugin = 'pgoutput' AND database = current_database()",
+        (slot,),
+    )
+
+
+def drop_publication(db: Connection[Any], publication: str) -> None:
+    if _is_ours(db, publication):
+        db.execute(SQL("DROP PUBLICATION {}").format(Identifier(publication)))
+
+
+def status(db: Connection[Any], slot: str, publication: str, position: Position | None) -> Mapping[str, Any]:
+    found = db.execute(_STATUS, (slot,)).fetchone()
+    lsn = position.get("lsn") if position else None
+    said: dict[str, Any] = {"slot": slot, "publication": publication, "position": lsn}
+    if found is None:
+        return {**said, "wal_status": "no slot"}
+    active, wal_status, safe_bytes, confirmed, restart, retained_bytes, behind_bytes = found
+    if lsn:
+        behind = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s::pg_lsn)::bigint"
+        (behind_bytes,) = db.execute(behind, (lsn,)).fetchone()  # type: ignore[misc]
+    said |= {"active": active, "wal_status": wal_status, "confirmed_lsn": confirmed, "restart_lsn": restart}
+    said |= {"retained_bytes": retained_bytes, "lag_bytes": behind_bytes, "safe_wal_bytes": safe_bytes}
+    advice = _advice(db)
+    return {**said, "advice": advice} if advice else said
+
+
+def _advice(db: Connection[Any]) -> str:
+    (keep,) = db.execute("SHOW max_slot_wal_keep_size").fetchone()  # type: ignore[misc]
+    if keep != "-1":
+        return ""
+    return (
+        "while capture does not run, the slot keeps all WAL: bound it with "
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf()"
+    )

@@ -1,0 +1,280 @@
+"""PostgreSQL as a source: its own logical decoding, read from a replication slot.
+
+A slot is a promise of PostgreSQL to keep the WAL that we have not stored. So everything is confirmed as soon
+as it is stored, also the WAL of others: then a step has no changes, only a position. What is confirmed is
+always a stored position; hence a slot that is ahead of ours was read by somebody else, or the log is an older
+one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from psycopg import Connection
+from psycopg.sql import SQL, Identifier
+
+from penstock.capture import postgres_slot
+from penstock.capture.pgoutput import Relation
+from penstock.capture.postgres_again import Again
+from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form, table_name
+from penstock.capture.postgres_checks import Problem, checked, raise_if_any
+from penstock.capture.postgres_connection import (
+    Stream,
+    address_of,
+    connect,
+    lsn_number,
+    lsn_text,
+    speaking_to,
+)
+from penstock.capture.postgres_slot import check_name
+from penstock.capture.postgres_snapshot import InitialSnapshot
+from penstock.capture.postgres_transactions import Transactions
+from penstock.capture.source import Position, Step, Table
+from penstock.errors import BadOption, Contended, Unreachable
+from penstock.schema import did_you_mean
+
+SNAPSHOT, STREAM = "snapshot", "stream"
+EVERY_TABLE = "*"
+_TURN_S = 0.2
+_BUSY_S = 5.0  # a connection that was cut may hold the slot a little longer
+
+
+class PostgresSource:
+    """The tables of one database, as one capture."""
+
+    kind = "postgres"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        tables: Sequence[str] | None = None,
+        slot: str | None = None,
+        publication: str | None = None,
+        heartbeat_s: float = 10.0,
+        chunk_rows: int = 10_000,
+        step_rows: int = 20_000,
+        as_text: Sequence[str] = (),
+    ) -> None:
+        """`tables`: None is every table that has a key when we start. `as_text`: columns ("orders.due")
+        to capture as PostgreSQL prints them, for values that our type of it cannot hold, such as infinity."""
+        self.address = address_of(url)
+        self._url, self._name = url, name
+        self._wanted = None if tables is None else list(tables)
+        self._slot = check_name("slot", slot or f"penstock_{name}")
+        self._publication = check_name("publication", publication or f"penstock_{name}")
+        self._heartbeat_s, self._chunk_rows, self._step_rows = heartbeat_s, chunk_rows, step_rows
+        self._catalog = Catalog(as_text)
+        self._db: Connection[Any] | None = None
+        self._stream: Stream | None = None
+        self._stored_lsn = 0
+        self._reached_lsn = 0  # what was committed before it is told
+        self._published: dict[str, list[int]] = {}  # rows of an outbox that can go
+
+    def __repr__(self) -> str:
+        return f"<PostgresSource {self._name}, {self.address}>"
+
+    def problems(self) -> list[Problem]:
+        """Everything that keeps the database from being captured; none where it can be."""
+        with speaking_to(self.address):
+            return self._checked()[1]
+
+    def tables(self) -> list[Table]:
+        with speaking_to(self.address):
+            return [self._catalog.form_of(table).table for table in self._capturable()]
+
+    def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
+        with speaking_to(self.address):
+            self.close()
+            tables = self._capturable()
+            names = self._names_of(again, tables)
+            if position is not None and position["phase"] == STREAM:
+                reason = postgres_slot.lost_because(self._asking(), self._slot, self._publication, position)
+                if reason is None:
+                    yield from self._streamed(tables, position, names)
+                    return
+                if EVERY_TABLE not in again:
+                    raise postgres_slot.changes_lost(self._name, self.address, reason)
+            elif position is None:
+                postgres_slot.check_free(self._asking(), self._slot)
+            begun = yield from self._snapshot(tables)
+            yield from self._streamed(tables, begun, [])
+
+    def stored(self, position: Position) -> None:
+        if position["phase"] != STREAM:
+            return
+        self._stored_lsn = lsn_number(position["lsn"])
+        if self._stream is not None:
+            with speaking_to(self.address):
+                self._stream.confirm(self._stored_lsn)
+
+    def remove(self, table: str, ids: Sequence[int]) -> None:
+        self._published.setdefault(table, []).extend(ids)
+
+    def mark(self) -> int:
+        """A message of our own, which comes behind everything that is committed now."""
+        with speaking_to(self.address), connect(self._url) as db:
+            return lsn_number(_beat(db))
+
+    def passed(self, mark: Any) -> bool:
+        return self._reached_lsn >= int(mark)
+
+    def status(self, position: Position | None) -> Mapping[str, Any]:
+        with speaking_to(self.address), connect(self._url) as db:
+            return postgres_slot.status(db, self._slot, self._publication, position)
+
+    def drop(self) -> None:
+        """A slot that is in use stays, and says so. A publication that we did not make stays."""
+        self.close()
+        with speaking_to(self.address), connect(self._url) as db:
+            self._until_free(db)
+            postgres_slot.drop_slot(db, self._slot)
+            postgres_slot.drop_publication(db, self._publication)
+
+    def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+        db, self._db = self._db, None
+        if db is not None:
+            with suppress(Exception):
+                db.close()
+
+    # ---- what is there ----------------------------------------------------------------------------
+
+    def _asking(self) -> Connection[Any]:
+        if self._db is None or self._db.closed:
+            self._db = connect(self._url)
+        return self._db
+
+    def _checked(self) -> tuple[list[CatalogTable], list[Problem]]:
+        names = {"slot": self._slot, "publication": self._publication}
+        return checked(self._asking(), self._catalog, self._wanted, **names)
+
+    def _capturable(self) -> list[CatalogTable]:
+        tables, problems = self._checked()
+        raise_if_any(self.address, problems)
+        return tables
+
+    def _names_of(self, again: Sequence[str], tables: Sequence[CatalogTable]) -> list[str]:
+        known = [table.name for table in tables]
+        if EVERY_TABLE in again:
+            return known
+        for name in again:
+            if name.removeprefix("public.") not in known:
+                hint = did_you_mean(name, known)
+                raise BadOption(f'capture "{self._name}" has no table "{name}".', hint=hint)
+        return [name.removeprefix("public.") for name in again]
+
+    def _until_free(self, db: Connection[Any]) -> None:
+        """Waits a little for the slot to be nobody's."""
+        until = time.monotonic() + _BUSY_S
+        while (pid := postgres_slot.user_of(db, self._slot)) is not None:
+            if time.monotonic() > until:
+                raise Contended(
+                    f'slot "{self._slot}" of {self.address} is in use by another process there ({pid}).',
+                    hint=f"stop the other run of capture {self._name}, or give this one another name",
+                )
+            time.sleep(_TURN_S / 4)
+
+    # ---- the first snapshot -----------------------------------------------------------------------
+
+    def _snapshot(self, tables: Sequence[CatalogTable]) -> Generator[Step | None, None, Position]:
+        """Whatever an interrupted one has left is dropped; returns the position at its end."""
+        position = {"phase": SNAPSHOT, "slot": self._slot}
+        forms = [self._catalog.form_of(table).table for table in tables]
+        # Stored before there is a slot: so a slot without a position is never one of ours.
+        yield Step(position, begins=forms)
+        db = self._asking()
+        self._until_free(db)
+        postgres_slot.drop_slot(db, self._slot)
+        postgres_slot.publish(db, tables, self._publication)
+        snapshot = InitialSnapshot(self._url, self._slot, chunk_rows=self._chunk_rows)
+        for changes in snapshot.changes(db, self._catalog, tables):
+            yield None if changes is None else Step(position, [changes])
+        begun = self._position(snapshot.lsn, None)
+        yield Step(begun, ends=forms)
+        return begun
+
+    # ---- the stream -------------------------------------------------------------------------------
+
+    def _streamed(
+        self, tables: Sequence[CatalogTable], position: Position, names: Sequence[str]
+    ) -> Iterator[Step | None]:
+        lsn = self._stored_lsn = lsn_number(position["lsn"])
+        again = Again(self._catalog, position.get("again"), chunk_rows=self._chunk_rows)
+        new = postgres_slot.unpublished(self._asking(), tables, self._publication)
+        again.add([*names, *(table.name for table in new)])
+        self._reached_lsn = 0 if again else lsn
+        if names or new:
+            yield Step(self._position(lsn, again))  # stored before a table can begin to come
+        postgres_slot.publish(self._asking(), tables, self._publication)
+        self._until_free(self._asking())
+        stream = self._stream = Stream(self._url)
+        stream.start(self._slot, self._publication, lsn)
+        transactions = Transactions(lambda relation: self._form_of(relation, tables), after_lsn=lsn)
+        yield from self._read(stream, transactions, again)
+
+    def _read(self, stream: Stream, transactions: Transactions, again: Again) -> Iterator[Step | None]:
+        beat_at = time.monotonic()
+        while True:
+            _fill(stream, transactions, self._step_rows)
+            if self._stream is not stream:
+                raise Unreachable(self.address, "the source was closed")
+            self._reached_lsn = 0 if again else transactions.lsn
+            if transactions.count:
+                changes = transactions.take()
+                again.notice(changes)
+                yield Step(self._position(transactions.lsn, again), changes)
+            piece = again.work(self._asking(), transactions.lsn, transactions.form) if again else None
+            if piece is not None:
+                position = self._position(transactions.lsn, again)
+                yield Step(position, piece.changes, piece.begins, piece.ends)
+            elif time.monotonic() - beat_at >= self._heartbeat_s:
+                beat_at = time.monotonic()
+                if transactions.lsn > self._stored_lsn:
+                    yield Step(self._position(transactions.lsn, again))
+                _beat(self._asking())
+            elif self._published:
+                self._remove_published()
+            elif not stream.is_ready(_TURN_S / 10 if again else _TURN_S):
+                yield None
+
+    def _remove_published(self) -> None:
+        for table, ids in self._published.items():
+            place = Identifier(*table.split("."))
+            self._asking().execute(SQL("DELETE FROM {} WHERE id = ANY(%s)").format(place), (ids,))
+        self._published = {}
+
+    def _form_of(self, relation: Relation, tables: Sequence[CatalogTable]) -> Form | None:
+        """By its number, or where it was made anew since, by its name."""
+        name = table_name(relation.schema, relation.name)
+        if self._wanted is not None and not any(
+            table.oid == relation.oid or table.name == name for table in tables
+        ):
+            return None
+        return self._catalog.form_in_stream(self._asking(), relation)
+
+    def _position(self, lsn: int, again: Again | None) -> Position:
+        position: dict[str, Any] = {"phase": STREAM, "lsn": lsn_text(lsn)}
+        return {**position, "again": again.state} if again else position
+
+
+def _beat(db: Connection[Any]) -> str:
+    """Moves the slot on also where nobody writes; returns where."""
+    (lsn,) = db.execute("SELECT pg_logical_emit_message(false, 'penstock', '')::text").fetchone()  # type: ignore[misc]
+    return str(lsn)
+
+
+def _fill(stream: Stream, transactions: Transactions, step_rows: int) -> None:
+    """Reads what is here already."""
+    while transactions.count < step_rows:
+        frame = stream.read()
+        transactions.passed(stream.passed)
+        if frame is None:
+            return
+        transactions.feed(frame)
