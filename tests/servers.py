@@ -103,14 +103,21 @@ def _run(folder: Path, port: int, settings: Sequence[str]) -> Postgres:
 
     def launch() -> Postgres:
         user = _unprivileged(folder, "PostgreSQL", ("postgres", "nobody"))
-        command = [_program("postgres", "PostgreSQL"), "-D", folder / "data", "-p", str(port), *said]
+        command: list[str | Path] = [
+            _program("postgres", "PostgreSQL"),
+            "-D",
+            folder / "data",
+            "-p",
+            str(port),
+            *said,
+        ]
         return Postgres(_started(command, folder, user), folder, port, settings)
 
     running = [launch()]
 
     def answers() -> bool:
         """One that was killed leaves processes behind, which hold its memory a little longer."""
-        if running[0].process.poll() is not None and "still in use" in _last_lines(folder):
+        if running[0].process.poll() is not None and "still in use" in _said(folder):
             running[0] = launch()
         return _answers(running[0])
 
@@ -122,8 +129,8 @@ def _run(folder: Path, port: int, settings: Sequence[str]) -> Postgres:
     return running[0]
 
 
-def _last_lines(folder: Path) -> str:
-    return "\n".join((folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:])
+def _said(folder: Path) -> str:
+    return (folder / "server.log").read_text(errors="replace")
 
 
 def start_redis(folder: Path, *, port: int | None = None, password: str | None = None) -> Redis:

@@ -20,7 +20,10 @@ COMMANDS = [
     *(["group", verb] for verb in ("list", "show", "reset")),
     ["capture"],
     *(["capture", verb] for verb in ("run", "status", "resnapshot", "drop")),
-    *([flow] for flow in ("run", "view", "subscribe", "search", "late", "verify", "rebuild", "explain")),
+    *(
+        [flow]
+        for flow in ("follow", "run", "view", "subscribe", "search", "late", "verify", "rebuild", "explain")
+    ),
     ["kafka"],
     *(["kafka", verb] for verb in ("up", "status", "down")),
     ["copy"],

@@ -201,7 +201,7 @@ class App:
             name, schema, key=columns, event_time=event_time, history=history, options=options
         )
         found = AppTable(self, wanted, record_type=schema if isinstance(schema, type) else None)
-        self._send(name, "table", tuple(columns), to, event_time=event_time)
+        self.send(name, "table", tuple(columns), to, event_time=event_time)
         self._declare(found)
         return found
 
@@ -411,13 +411,14 @@ class App:
         columns = (key,) if isinstance(key, str) else tuple(key)
         place = code.co_filename, code.co_firstlineno
         found = Definition(wanted, kind, function, columns, *place, options, realtime)
-        self._send(wanted, kind, columns, to)
+        self.send(wanted, kind, columns, to)
         self.definitions[wanted] = found
         return found
 
-    def _send(
+    def send(
         self, name: str, kind: Kind, key: tuple[str, ...], to: Places, *, event_time: str | None = None
     ) -> None:
+        """Note where a view, stream or table also goes while the app runs."""
         if to:
             from penstock.follow.to import targets
 

@@ -14,6 +14,7 @@ from penstock.log.settings import TopicSettings
 
 if TYPE_CHECKING:
     from penstock.app.app import App
+    from penstock.follow.to import Places
 
 
 class AppCapture:
@@ -28,9 +29,14 @@ class AppCapture:
     def __repr__(self) -> str:
         return f"<AppCapture {self.name}: {self.source.kind} {self.source.place}>"
 
-    def table(self, name: str) -> CapturedTable:
-        """A table of the database, as definitions and programs read tables."""
-        return CapturedTable(self, topic_names(self.name, name)[0])
+    def table(self, name: str, *, to: Places = ()) -> CapturedTable:
+        """A table of the database, as definitions and programs read tables.
+
+        `to`: where its rows also go while the app runs, see `ps.to`.
+        """
+        topic = topic_names(self.name, name)[0]
+        self.app.send(topic, "table", (), to)
+        return CapturedTable(self, topic)
 
     def changes(self, name: str) -> CapturedTopic:
         """Every change of a table, in the envelope."""

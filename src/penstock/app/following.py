@@ -29,7 +29,8 @@ def followers_of(app: App) -> Iterator[tuple[str, Follower, Sink]]:
 
 
 def _kind(app: App, source: str) -> Kind:
-    return "table" if source in app.topics else app.definitions[source].kind
+    """What is no definition is a table, the app's own or a captured one."""
+    return app.definitions[source].kind if source in app.definitions else "table"
 
 
 def _unique(name: str, taken: set[str]) -> str:

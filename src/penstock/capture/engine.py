@@ -7,6 +7,7 @@ and nothing is there twice.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ PRODUCER = "capture."
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 10.0
 _TRIES_ONCE = 5
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Capture:
         self._log = log
         self._topics = Topics(log, name, retention=retention)
         self._memory = Memory()
+        self._looked = 0.0  # when it was last seen whether somebody wants a snapshot
         self.last_error: str | None = None  # what keeps it from going on, None when nothing does
         self.retries = 0  # since it last went on
         self.snapshot: tuple[str, int] | None = None  # while one is taken: the table, and rows so far
@@ -123,7 +126,7 @@ class Capture:
                 progress, wanted = self._requested(progress)
                 steps = self.source.steps(progress.source, wanted)
                 progress = self._follow(producer, progress, steps, stop, mark)
-                if once and self.source.passed(mark):
+                if once and self.source.passed(mark) and not self._is_asked(progress):
                     return
 
     def _follow(
@@ -141,7 +144,7 @@ class Capture:
                 progress = self._store(producer, progress, step)
                 self.source.stored(step.position)
             done = mark is not None and self.source.passed(mark)
-            if stop.is_set() or done or (step is None and self._is_asked(progress)):
+            if stop.is_set() or done or self._is_asked_now_and_then(progress):
                 return progress
         return progress
 
@@ -212,6 +215,13 @@ class Capture:
         if known and (known.columns, known.key) == (columns, table.key):
             return progress
         version = known.version + 1 if known else 1
+        if known and self.source.altered(
+            Table(table.name, RecordSchema.of(known.columns).arrow, known.key), table
+        ):
+            wanted = pa.Table.from_pylist(
+                [{"tables": [table.name]}], schema=self._topics.requests.schema.arrow
+            )
+            records.setdefault(self._topics.requests.name, []).append(wanted)
         told = {
             "table": table.name, "schema_version": version, "columns": columns, "key": list(table.key),
             "position": str(dict(step.position)), "seen_at": datetime.now(UTC),
@@ -246,6 +256,13 @@ class Capture:
             producer.append(records, position=progress.to_bytes())
             self.snapshot = None
         return progress
+
+    def _is_asked_now_and_then(self, progress: Progress) -> bool:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return False
+        self._looked = now
+        return self._is_asked(progress)
 
     def _is_asked(self, progress: Progress) -> bool:
         return self._topics.requests.bounds()[0][1] > progress.requests

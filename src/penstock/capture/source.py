@@ -70,6 +70,9 @@ class Source(Protocol):
     def stored(self, position: Position) -> None:
         """Everything up to `position` is in the log: the source need not keep it."""
 
+    def altered(self, old: Table, new: Table) -> bool:
+        """Whether a new form of a table came with values that no change has told: it is read again then."""
+
     def remove(self, table: str, ids: Sequence[int]) -> None:
         """Events of the outbox `table` that are published: their rows can go."""
 

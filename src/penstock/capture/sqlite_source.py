@@ -86,6 +86,9 @@ class SQLiteSource:
     def stored(self, position: Position) -> None:
         self._stored = int(position["seq"])
 
+    def altered(self, old: Table, new: Table) -> bool:
+        return False  # every new form is read whole anyway
+
     def remove(self, table: str, ids: Sequence[int]) -> None:
         self._published.extend(ids)
 

@@ -19,6 +19,7 @@ from penstock.cli import (
     doctor,
     explain,
     failure,
+    follow,
     group,
     kafka,
     late,
@@ -36,8 +37,8 @@ from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
 _ORDER = (
-    "topic", "produce", "consume", "group", "capture", "run", "view", "subscribe", "search", "late", "verify",
-    "rebuild", "explain", "kafka", "copy", "doctor", "bench", "demo",
+    "topic", "produce", "consume", "group", "capture", "follow", "run", "view", "subscribe", "search", "late",
+    "verify", "rebuild", "explain", "kafka", "copy", "doctor", "bench", "demo",
 )  # fmt: skip
 
 
@@ -131,6 +132,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(group.app, name="group")
 app.add_typer(capture.app, name="capture")
+app.command("follow")(follow.follow)
 app.command("run")(run.run)
 app.command("view")(view.view)
 app.command("subscribe")(subscribe.subscribe)

@@ -57,7 +57,7 @@ def run(
     with _Stop().watching() as stop:
         try:
             with engine.analysed(session, app) as graph:
-                _check(graph.app.name, graph.analysed or graph.app.followed)
+                _check(graph.app.name, graph.analysed or graph.app.followed or graph.app.captures)
                 from penstock.app.runner import Runner
                 from penstock.cli.watching import Screen
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from penstock.errors import BadOption, Contended, PenstockError, RecordsLost, StorageError
 from penstock.follow.feed import Kind, as_changes, limits
 from penstock.follow.store import Progress, Sink
-from penstock.follow.table import TableSpec
+from penstock.follow.table import TableSpec, spec_of
+from penstock.log.settings import TopicSettings
 from penstock.log.topic import Topic
 
 _CHUNK_BYTES = 32 << 20
@@ -126,12 +127,20 @@ class Follower:
 
     def _current(self) -> _Place:
         """Where to go on; at the beginning when another topic has taken the changelog's name."""
-        changelog_id = self._topic.settings.id
+        settings = self._topic.settings
+        changelog_id = settings.id
+        self._grow(settings)
         if self._place is None or self._place.changelog_id != changelog_id:
             self._be_at(_Place(changelog_id, self._sink.prepare(self._spec, changelog_id)))
             self._looked = time.monotonic()
         assert self._place is not None
         return self._place
+
+    def _grow(self, settings: TopicSettings) -> None:
+        """A captured table gets columns while it is followed: its copy is made anew with them."""
+        now = spec_of(settings.schema.arrow, settings.key, name=self._spec.name)
+        if self._kind == "table" and now != self._spec:
+            self._spec, self._place = now, None
 
     def _be_at(self, place: _Place) -> None:
         self._place, self._known = place, place.progress
