@@ -24,7 +24,7 @@ from psycopg.sql import SQL
 from penstock.capture.envelope import TRUNCATE
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form
 from penstock.capture.postgres_connection import lsn_number
-from penstock.capture.postgres_snapshot import Texts, read_rows, rows_by_copy, selected
+from penstock.capture.postgres_snapshot import Texts, last_key, read_rows, rows_by_copy, selected
 from penstock.capture.source import Changes, Table
 
 _POLL_S = 0.05
@@ -95,8 +95,9 @@ class _Touched:
         key = changes.table.key
         for side in ("before", "after"):
             rows = changes.rows.column(side)
-            for xid, text, there in zip(xids, _key_texts(rows, key), rows.is_valid(), strict=True):
-                if there.as_py():
+            present = rows.is_valid().to_pylist()
+            for xid, text, there in zip(xids, _key_texts(rows, key), present, strict=True):
+                if there:
                     self.keys.setdefault(xid, set()).add(text)
         emptied = np.flatnonzero(np.asarray(pc.equal(changes.rows.column("op"), TRUNCATE)))
         self.emptied.update(xids[at] for at in emptied)
@@ -132,6 +133,7 @@ class Again:
         self._tables: list[str] = list(said.get("tables", ()))
         self._begun = bool(said.get("begun"))
         self._last: list[str] | None = said.get("last")
+        self._upto: list[str] | None = said.get("upto")
         self._barrier: int | None = None
         self._is_clear = False
         self._chunk: _Chunk | None = None
@@ -146,7 +148,8 @@ class Again:
 
     @property
     def state(self) -> dict[str, Any]:
-        return {"tables": list(self._tables), "begun": self._begun, "last": self._last}
+        under_way = {"begun": self._begun, "last": self._last, "upto": self._upto}
+        return {"tables": list(self._tables), **under_way}
 
     def notice(self, changes: Sequence[Changes]) -> None:
         """Changes of the stream, before they are handed out."""
@@ -185,7 +188,7 @@ class Again:
         table = self._find(db)
         if table is None:
             return self._vanished()
-        self._begun, self._last = True, None
+        self._begun, self._last, self._upto = True, None, None
         self._barrier, self._is_clear, self._touched = None, False, _Touched()
         return Piece(begins=[self._catalog.form_of(table).table])
 
@@ -220,7 +223,11 @@ class Again:
             seen, taken_at = _visibility(db), db.execute("SELECT now()").fetchone()[0]  # type: ignore[index]
             (table,) = self._catalog.described(db, [table])
             form = self._catalog.form_of(table)
-            query = selected(table, after=self._last, limit=self._chunk_rows)
+            if self._upto is None:
+                # Rows behind it are of transactions that the stream tells. Otherwise a table to which rows
+                # are added faster than we read would never be complete.
+                self._upto = last_key(db, table)
+            query = selected(table, after=self._last, upto=self._upto, limit=self._chunk_rows)
             texts = list(rows_by_copy(db, query, len(table.columns), self._chunk_rows))
         read_by = db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]  # type: ignore[index]
         # A commit behind it, so that the stream passes it without waiting for somebody else's.
@@ -248,7 +255,8 @@ class Again:
 
     def _next(self) -> None:
         self._tables.pop(0)
-        self._begun, self._last, self._chunk, self._touched = False, None, None, _Touched()
+        self._begun, self._last, self._upto = False, None, None
+        self._chunk, self._touched = None, _Touched()
 
 
 def _visibility(db: Connection[Any]) -> Visibility:
