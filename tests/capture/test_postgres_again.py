@@ -34,7 +34,10 @@ def spoil(fold: Fold, table: str) -> None:
 
 
 def test_a_table_is_read_anew_in_chunks(database: PostgresDatabase) -> None:
-    database.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT i, i FROM generate_series(1, 95) i")
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 95) i",
+    )
     database.run("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
     fold, end = Fold(), database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
@@ -89,7 +92,10 @@ def test_a_transaction_that_is_told_before_it_is_visible_wins(
     database: PostgresDatabase, logical_postgres: Postgres
 ) -> None:
     """A commit that waits for a standby is in the WAL, but no query sees it yet."""
-    database.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT i, 0 FROM generate_series(1, 30) i")
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT i, 0 FROM generate_series(1, 30) i",
+    )
     fold, end = Fold(), database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
     waits = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
@@ -136,9 +142,13 @@ def test_keys_of_several_columns_and_of_text(database: PostgresDatabase) -> None
     fold, end = Fold(), database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
     fold.tables["t"].clear()
-    follow(database.source(chunk_rows=9), fold, lambda: is_finished(fold) and bool(fold.tables["t"]), again=["t"])
+    follow(
+        database.source(chunk_rows=9), fold, lambda: is_finished(fold) and bool(fold.tables["t"]), again=["t"]
+    )
     assert fold.forms["t"][-1].key == ("b", "at", "a")
-    assert {tuple(row.values()) for row in fold.tables["t"].values()} == set(database.query("SELECT * FROM t"))
+    assert {tuple(row.values()) for row in fold.tables["t"].values()} == set(
+        database.query("SELECT * FROM t")
+    )
 
 
 def test_a_table_that_is_made_later_is_read_at_the_next_start(database: PostgresDatabase) -> None:
@@ -165,7 +175,10 @@ def test_a_table_that_is_made_later_is_read_at_the_next_start(database: Postgres
 
 
 def test_a_table_that_changes_its_form_or_is_emptied_meanwhile(database: PostgresDatabase) -> None:
-    database.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT i, i FROM generate_series(1, 50) i")
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 50) i",
+    )
     fold, end = Fold(), database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
     todo = ["ALTER TABLE t ADD COLUMN more text", "INSERT INTO t VALUES (60, 6, 'x')", "TRUNCATE t",

@@ -47,7 +47,9 @@ def test_stopped_after_every_step_and_before_storing_it(database: PostgresDataba
     fold, end = Fold(), database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
     for number in range(1, 9):
-        database.run(f"INSERT INTO t SELECT i, {number} FROM generate_series({number * 10}, {number * 10 + 4}) i")
+        database.run(
+            f"INSERT INTO t SELECT i, {number} FROM generate_series({number * 10}, {number * 10 + 4}) i"
+        )
     end = database.end()
     while fold.lsn < end:
         unstored = None
@@ -167,7 +169,9 @@ def test_the_first_snapshot_waits_for_whoever_writes_and_says_so(database: Postg
     assert fold.ops("t") == "rr"
 
 
-def test_a_source_that_is_closed_while_its_slot_waits_leaves_nobody_hanging(database: PostgresDatabase) -> None:
+def test_a_source_that_is_closed_while_its_slot_waits_leaves_nobody_hanging(
+    database: PostgresDatabase,
+) -> None:
     database.run("CREATE TABLE t (id int PRIMARY KEY)")
     fold = Fold()
     with psycopg.connect(database.dsn) as writer:

@@ -75,7 +75,9 @@ def test_rolled_back_changes_are_not_told(database: PostgresDatabase) -> None:
 
 
 def test_truncate_is_told_for_each_captured_table(database: PostgresDatabase) -> None:
-    database.run(ORDERS, "CREATE TABLE items (name text PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    database.run(
+        ORDERS, "CREATE TABLE items (name text PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)"
+    )
     fold = caught_up(database, Fold(), tables=["orders", "items"])
     database.run(
         "INSERT INTO orders VALUES (1, 'a', 1)",

@@ -106,7 +106,9 @@ def test_every_type_comes_by_snapshot_and_by_stream_alike(database: PostgresData
     fold, end = Fold(), database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
     database.run(
-        f"INSERT INTO wide VALUES (3, {values})", "INSERT INTO wide (id) VALUES (4)", "UPDATE wide SET id = id + 10"
+        f"INSERT INTO wide VALUES (3, {values})",
+        "INSERT INTO wide (id) VALUES (4)",
+        "UPDATE wide SET id = id + 10",
     )
     end = database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
