@@ -83,8 +83,8 @@ def test_under_three_writers_it_is_equal(
     assert fold.rows("accounts") == database.rows("accounts")
     assert fold.rows("audit") == database.rows("audit")
     report(
-        f"incremental snapshot under three writers, opened {opened} times: {len(fold.tables['accounts']):,} rows "
-        f"equal after {len(writers.committed):,} transactions"
+        f"incremental snapshot under three writers, opened {opened} times: "
+        f"{len(fold.tables['accounts']):,} rows equal after {len(writers.committed):,} transactions"
     )
 
 
@@ -123,7 +123,7 @@ def test_a_transaction_that_is_told_before_it_is_visible_wins(
 def _settings(server: Postgres, statement: str) -> None:
     with psycopg.connect(server.dsn, autocommit=True) as db:
         db.execute("SET synchronous_commit = local")
-        db.execute(statement)  # type: ignore[arg-type]
+        db.execute(statement)
         db.execute("SELECT pg_reload_conf()")
 
 

@@ -100,7 +100,8 @@ def test_no_free_slot_and_a_server_that_does_not_answer(
         assert "max_replication_slots" in error.message
     finally:
         database.run(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'physical'"
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE slot_type = 'physical'"
         )
     with pytest.raises(Unreachable, match="does not answer"):
         PostgresSource("postgresql://u:secret@127.0.0.1:1/db", name="x").tables()
@@ -179,7 +180,10 @@ def test_wal_that_was_removed_is_lost(database: PostgresDatabase) -> None:
     fold = captured(database)
     database.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
     try:
-        lost = f"SELECT FROM pg_replication_slots WHERE slot_name = 'penstock_{database.name}' AND wal_status = 'lost'"
+        lost = (
+            "SELECT FROM pg_replication_slots WHERE wal_status = 'lost' "
+            f"AND slot_name = 'penstock_{database.name}'"
+        )
 
         def is_lost() -> bool:
             database.run(
@@ -259,7 +263,8 @@ def test_a_quiet_table_beside_a_busy_one_does_not_hold_wal(
             database.run("CHECKPOINT")  # where PostgreSQL notes from where it can begin to decode
     written = database.end() - begun
     report(
-        f"WAL of others: {written / 1e6:.1f} MB written, {retained / 1e6:.2f} MB held by the slot of a quiet table"
+        f"WAL of others: {written / 1e6:.1f} MB written, "
+        f"{retained / 1e6:.2f} MB held by the slot of a quiet table"
     )
     assert written > 30 << 20
     assert fold.changes == []

@@ -102,7 +102,7 @@ def test_three_writers_ddl_and_a_source_that_is_reopened_at_random(
     assert opened > 4
     report(
         f"three writers: {len(writers.committed):,} transactions, {len(streamed(fold)):,} changes, "
-        f"{len(fold.forms['accounts'])} forms, the source opened {opened} times: nothing twice, nothing missing"
+        f"{len(fold.forms['accounts'])} forms, the source opened {opened} times: nothing twice or missing"
     )
     assert_told_once(fold, writers.committed)
     for table in ("accounts", "audit"):

@@ -222,8 +222,8 @@ def test_a_large_value_that_an_update_leaves_alone_is_unchanged_not_null(databas
 def test_generated_columns_and_other_schemas(database: PostgresDatabase) -> None:
     database.run(
         "CREATE SCHEMA sales",
-        'CREATE TABLE sales."Big Orders" (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED,'
-        ' "we""ird %s {}" text)',
+        'CREATE TABLE sales."Big Orders" (id int PRIMARY KEY, n int,'
+        ' twice int GENERATED ALWAYS AS (n * 2) STORED, "we""ird %s {}" text)',
         "CREATE TABLE without_key (id int)",
         "INSERT INTO sales.\"Big Orders\" VALUES (1, 2, DEFAULT, 'x')",
     )
