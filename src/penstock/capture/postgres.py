@@ -242,9 +242,12 @@ class PostgresSource:
 
 def _fill(stream: Stream, transactions: Transactions, step_rows: int) -> None:
     """Reads what is here already."""
+    passed = 0
     while transactions.count < step_rows:
         frame = stream.read()
-        transactions.passed(stream.passed)
+        if stream.passed != passed:
+            passed = stream.passed
+            transactions.passed(passed)
         if frame is None:
             return
         transactions.feed(frame)
