@@ -81,7 +81,9 @@ def test_missing_rights_name_the_grants(database: PostgresDatabase, logical_post
     database.run(*error.hint.splitlines())
     error = refused(PostgresSource(dsn, name=database.name, tables=["orders"]))
     statement = error.hint.removeprefix("as the owner of the tables: ")
-    assert statement.startswith(f'CREATE PUBLICATION "penstock_{database.name}" FOR TABLE "public"."orders"')
+    assert statement.startswith(
+        f'CREATE PUBLICATION "penstock_{database.name}" FOR TABLE ONLY "public"."orders"'
+    )
     database.run(statement, "INSERT INTO orders VALUES (1, 1)")
     fold, end = Fold(), database.end()
     source = PostgresSource(dsn, name=database.name, tables=["orders"], heartbeat_s=0.05)

@@ -127,9 +127,16 @@ def _key_texts(rows: Any, key: Sequence[str]) -> Iterator[str]:
 class Again:
     """The snapshots under way. `state` is part of every position: a restart goes on with the next chunk."""
 
-    def __init__(self, catalog: Catalog, state: Mapping[str, Any] | None, *, chunk_rows: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        state: Mapping[str, Any] | None,
+        captured: Sequence[CatalogTable],
+        *,
+        chunk_rows: int,
+    ) -> None:
         self._catalog, self._chunk_rows = catalog, chunk_rows
-        said = state or {}
+        said = _of_captured(state, {table.name for table in captured})
         self._tables: list[str] = list(said.get("tables", ()))
         self._begun = bool(said.get("begun"))
         self._last: list[str] | None = said.get("last")
@@ -219,7 +226,7 @@ class Again:
             db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             db.execute("SET LOCAL lock_timeout = '1s'")
             # Before the snapshot is taken: to an older one, a rewritten table is empty.
-            db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.sql))
+            db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.only))
             seen, taken_at = _visibility(db), db.execute("SELECT now()").fetchone()[0]  # type: ignore[index]
             (table,) = self._catalog.described(db, [table])
             form = self._catalog.form_of(table)
@@ -257,6 +264,14 @@ class Again:
         self._tables.pop(0)
         self._begun, self._last, self._upto = False, None, None
         self._chunk, self._touched = None, _Touched()
+
+
+def _of_captured(state: Mapping[str, Any] | None, names: set[str]) -> Mapping[str, Any]:
+    """Without tables that are captured no more."""
+    if not state or not state["tables"]:
+        return {}
+    kept = [name for name in state["tables"] if name in names]
+    return {**state, "tables": kept} if kept[:1] == state["tables"][:1] else {"tables": kept}
 
 
 def _visibility(db: Connection[Any]) -> Visibility:

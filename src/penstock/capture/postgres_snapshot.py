@@ -104,7 +104,7 @@ def selected(
 ) -> Composable:
     """All rows; or with a limit, those behind the key `after` and up to `upto`, in the order of the key."""
     names = SQL(", ").join(Identifier(column.name) for column in table.columns)
-    query: Composable = SQL("SELECT {} FROM {}").format(names, table.sql)
+    query: Composable = SQL("SELECT {} FROM {}").format(names, table.only)
     if limit is None:
         return query
     key = SQL(", ").join(map(Identifier, table.key))
@@ -132,7 +132,7 @@ def last_key(db: Connection[Any], table: CatalogTable) -> list[str] | None:
     """The highest key there is now, as PostgreSQL prints it; None of an empty table."""
     names = SQL(", ").join(map(Identifier, table.key))
     down = SQL(", ").join(SQL("{} DESC").format(Identifier(name)) for name in table.key)
-    query = SQL("SELECT {} FROM {} ORDER BY {} LIMIT 1").format(names, table.sql, down)
+    query = SQL("SELECT {} FROM {} ORDER BY {} LIMIT 1").format(names, table.only, down)
     found = next(iter(list(rows_by_copy(db, query, len(table.key), 1))), None)
     return None if found is None else [column[0].as_py() for column in found.columns]
 
@@ -146,7 +146,7 @@ def held_in_form(db: Connection[Any], tables: Sequence[CatalogTable]) -> Iterato
     with db.transaction():
         for table in tables:
             try:
-                db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.sql))
+                db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.only))
             except psycopg.errors.LockNotAvailable as error:
                 raise Contended(
                     f'the form of table "{table.name}" is being changed.', hint="try again after that"
