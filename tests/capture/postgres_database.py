@@ -37,12 +37,12 @@ class PostgresDatabase:
     def run(self, *statements: str) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as db:
             for statement in statements:
-                db.execute(statement)  # type: ignore[arg-type]
+                db.execute(statement)
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.dsn, autocommit=True) as db:
             db.execute("SET TimeZone = 'UTC'")
-            return db.execute(statement).fetchall()  # type: ignore[arg-type]
+            return db.execute(statement).fetchall()
 
     def rows(self, table: str, key: int = 1) -> dict[Any, tuple[Any, ...]]:
         """By the first `key` columns."""

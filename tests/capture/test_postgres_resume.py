@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_three_writers_ddl_and_a_source_that_is_reopened_at_random(
     assert opened > 4
     report(
         f"three writers: {len(writers.committed):,} transactions, {len(streamed(fold)):,} changes, "
-        f"{len(fold.forms['accounts'])} forms, the source opened {opened} times: nothing twice, nothing missing"
+        f"{len(fold.forms['accounts'])} forms, the source opened {opened} times: nothing twice or missing"
     )
     assert_told_once(fold, writers.committed)
     for table in ("accounts", "audit"):
@@ -182,3 +183,29 @@ def test_a_source_that_is_closed_while_its_slot_waits_leaves_nobody_hanging(
     end = database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end)
     assert fold.rows("t") == database.rows("t") == {2: (2,)}
+
+
+def test_postgres_can_shut_down_while_it_is_captured() -> None:
+    """It waits until every reader has confirmed the last of the WAL."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        try:
+            server = start_postgres(Path(folder), options=LOGICAL)
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        try:
+            database = PostgresDatabase.create(server.dsn)
+            database.run("CREATE TABLE t (id int PRIMARY KEY)")
+            fold, stopping = Fold(), threading.Thread(target=server.stop)
+            with pytest.raises(Unreachable):
+                for step in followed(database.source(heartbeat_s=1000), fold):
+                    if step is None and fold.lsn >= 0 and stopping.ident is None:
+                        database.run("INSERT INTO t VALUES (1)")
+                        stopping.start()
+            stopping.join()
+            assert server.process.returncode == 0, "it had to be killed"
+            server = server.started_again()
+            end = database.end()
+            follow(database.source(), fold, lambda: fold.lsn >= end)
+            assert fold.ops("t") == "c"
+        finally:
+            server.stop()

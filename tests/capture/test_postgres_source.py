@@ -6,8 +6,13 @@ import datetime
 from decimal import Decimal
 
 import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
 from tests.capture.folding import Fold, follow, followed
 from tests.capture.postgres_database import PostgresDatabase
+
+from penstock.capture.postgres_source import PostgresSource
+from penstock.errors import NotAllowed
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, item text, n int)"
 
@@ -222,8 +227,8 @@ def test_a_large_value_that_an_update_leaves_alone_is_unchanged_not_null(databas
 def test_generated_columns_and_other_schemas(database: PostgresDatabase) -> None:
     database.run(
         "CREATE SCHEMA sales",
-        'CREATE TABLE sales."Big Orders" (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED,'
-        ' "we""ird %s {}" text)',
+        'CREATE TABLE sales."Big Orders" (id int PRIMARY KEY, n int,'
+        ' twice int GENERATED ALWAYS AS (n * 2) STORED, "we""ird %s {}" text)',
         "CREATE TABLE without_key (id int)",
         "INSERT INTO sales.\"Big Orders\" VALUES (1, 2, DEFAULT, 'x')",
     )
@@ -235,3 +240,32 @@ def test_generated_columns_and_other_schemas(database: PostgresDatabase) -> None
         {"id": 1, "n": 2, 'we"ird %s {}': "x"},
         {"id": 2, "n": 3, 'we"ird %s {}': "y"},
     ]
+
+
+def test_a_table_that_inherits_comes_under_its_own_name(database: PostgresDatabase) -> None:
+    database.run(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)",
+        "INSERT INTO parent VALUES (1)",
+        "INSERT INTO child VALUES (2)",
+    )
+    fold = caught_up(database, Fold())
+    database.run("INSERT INTO parent VALUES (3)", "INSERT INTO child VALUES (4)")
+    caught_up(database, fold)
+    assert (sorted(fold.rows("parent")), sorted(fold.rows("child"))) == ([1, 3], [2, 4])
+
+
+def test_rows_that_a_policy_hides_are_no_silent_gap(database: PostgresDatabase) -> None:
+    role = f"reader_{database.name}"
+    database.run(
+        ORDERS,
+        "INSERT INTO orders VALUES (1, 'seen', 1), (2, 'hidden', 2)",
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY seen ON orders USING (item = 'seen')",
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT SELECT ON orders TO {role}",
+        "CREATE PUBLICATION theirs FOR TABLE orders",
+    )
+    source = PostgresSource(make_conninfo(database.dsn, user=role), name=database.name, publication="theirs")
+    with pytest.raises(NotAllowed, match="row-level security"):
+        follow(source, Fold(), lambda: False)

@@ -127,7 +127,8 @@ def test_every_type_comes_by_snapshot_and_by_stream_alike(database: PostgresData
 def test_text_with_quotes_newlines_and_large_values_by_both(database: PostgresDatabase) -> None:
     database.run(
         "CREATE TABLE notes (id int PRIMARY KEY, body text)",
-        "INSERT INTO notes SELECT i, repeat(chr(i + 9) || '\"\\,' || E'\\r\\n', i * 50) FROM generate_series(0, 99) i",
+        "INSERT INTO notes SELECT i, repeat(chr(i + 9) || '\"\\,' || E'\\r\\n', i * 50)"
+        " FROM generate_series(0, 99) i",
         "INSERT INTO notes VALUES (1000, repeat(md5('x'), 100000)), (1001, E'\\\\.'), (1002, '')",
     )
     fold, end = Fold(), database.end()
@@ -169,5 +170,5 @@ def test_a_value_that_cannot_be_held_stops_and_names_the_way_out(
 def test_bytes_that_are_no_text_are_refused() -> None:
     raw = pa.array([b"fine", None, b"\xff\xfe"], pa.binary())
     texts = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
-    with pytest.raises(BadRecord, match="t.c has a value that STRING cannot hold"):
+    with pytest.raises(BadRecord, match=r"t\.c has a value that STRING cannot hold"):
         column_of(texts, pa.string(), of="t.c")

@@ -121,5 +121,8 @@ class _Own:
         if seed.random() < 0.1:
             changes += db.execute("DELETE FROM accounts WHERE id = %s", (shared,)).rowcount
             return changes
-        told = "INSERT INTO accounts (id, n, tag) VALUES (%s, 1, 'shared') ON CONFLICT (id) DO UPDATE SET n = accounts.n + 1"
+        told = (
+            "INSERT INTO accounts (id, n, tag) VALUES (%s, 1, 'shared') "
+            "ON CONFLICT (id) DO UPDATE SET n = accounts.n + 1"
+        )
         return changes + db.execute(told, (shared,)).rowcount

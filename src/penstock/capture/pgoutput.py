@@ -26,6 +26,8 @@ _EPOCH_US = 946_684_800_000_000  # PostgreSQL counts from 2000
 _TEXT, _NULL, _UNCHANGED = b"t"[0], b"n"[0], b"u"[0]
 _NEW, _OLD = b"N"[0], b"O"[0]
 _OP_OF = {b"I"[0]: INSERT, b"U"[0]: UPDATE, b"D"[0]: DELETE, TRUNCATED: TRUNCATE}
+_begin = struct.Struct("!QqI").unpack_from
+_lsn = struct.Struct("!Q").unpack_from
 _PADDING = b"\0" * 8  # a length is read after every kind, also after the last one
 
 Buffer = bytes | memoryview
@@ -86,18 +88,18 @@ class _Values:
         self.ends = np.where(where, other.ends, self.ends)
 
 
-def begin_of(message: Buffer) -> Begin:
-    commit_lsn, committed, xid = struct.unpack_from("!QqI", message, 1)
+def begin_of(message: Buffer, header: int = 0) -> Begin:
+    commit_lsn, committed, xid = _begin(message, header + 1)
     return Begin(commit_lsn, committed + _EPOCH_US, xid)
 
 
-def end_of_commit(message: Buffer) -> int:
+def end_of_commit(message: Buffer, header: int = 0) -> int:
     """The LSN behind the commit: where a reader that has stored it goes on."""
-    return int(struct.unpack_from("!Q", message, 10)[0])
+    return int(_lsn(message, header + 10)[0])
 
 
-def lsn_of_message(message: Buffer) -> int:
-    return int(struct.unpack_from("!Q", message, 2)[0])
+def lsn_of_message(message: Buffer, header: int = 0) -> int:
+    return int(_lsn(message, header + 2)[0])
 
 
 def emptied_by(message: Buffer) -> list[int]:

@@ -24,7 +24,7 @@ from psycopg.sql import SQL
 from penstock.capture.envelope import TRUNCATE
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form
 from penstock.capture.postgres_connection import lsn_number
-from penstock.capture.postgres_snapshot import Texts, read_rows, rows_by_copy, selected
+from penstock.capture.postgres_snapshot import Texts, last_key, read_rows, rows_by_copy, selected
 from penstock.capture.source import Changes, Table
 
 _POLL_S = 0.05
@@ -95,8 +95,9 @@ class _Touched:
         key = changes.table.key
         for side in ("before", "after"):
             rows = changes.rows.column(side)
-            for xid, text, there in zip(xids, _key_texts(rows, key), rows.is_valid(), strict=True):
-                if there.as_py():
+            present = rows.is_valid().to_pylist()
+            for xid, text, there in zip(xids, _key_texts(rows, key), present, strict=True):
+                if there:
                     self.keys.setdefault(xid, set()).add(text)
         emptied = np.flatnonzero(np.asarray(pc.equal(changes.rows.column("op"), TRUNCATE)))
         self.emptied.update(xids[at] for at in emptied)
@@ -126,12 +127,20 @@ def _key_texts(rows: Any, key: Sequence[str]) -> Iterator[str]:
 class Again:
     """The snapshots under way. `state` is part of every position: a restart goes on with the next chunk."""
 
-    def __init__(self, catalog: Catalog, state: Mapping[str, Any] | None, *, chunk_rows: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        state: Mapping[str, Any] | None,
+        captured: Sequence[CatalogTable],
+        *,
+        chunk_rows: int,
+    ) -> None:
         self._catalog, self._chunk_rows = catalog, chunk_rows
-        said = state or {}
+        said = _of_captured(state, {table.name for table in captured})
         self._tables: list[str] = list(said.get("tables", ()))
         self._begun = bool(said.get("begun"))
         self._last: list[str] | None = said.get("last")
+        self._upto: list[str] | None = said.get("upto")
         self._barrier: int | None = None
         self._is_clear = False
         self._chunk: _Chunk | None = None
@@ -146,7 +155,8 @@ class Again:
 
     @property
     def state(self) -> dict[str, Any]:
-        return {"tables": list(self._tables), "begun": self._begun, "last": self._last}
+        under_way = {"begun": self._begun, "last": self._last, "upto": self._upto}
+        return {"tables": list(self._tables), **under_way}
 
     def notice(self, changes: Sequence[Changes]) -> None:
         """Changes of the stream, before they are handed out."""
@@ -185,7 +195,7 @@ class Again:
         table = self._find(db)
         if table is None:
             return self._vanished()
-        self._begun, self._last = True, None
+        self._begun, self._last, self._upto = True, None, None
         self._barrier, self._is_clear, self._touched = None, False, _Touched()
         return Piece(begins=[self._catalog.form_of(table).table])
 
@@ -216,11 +226,15 @@ class Again:
             db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             db.execute("SET LOCAL lock_timeout = '1s'")
             # Before the snapshot is taken: to an older one, a rewritten table is empty.
-            db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.sql))
+            db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.only))
             seen, taken_at = _visibility(db), db.execute("SELECT now()").fetchone()[0]  # type: ignore[index]
             (table,) = self._catalog.described(db, [table])
             form = self._catalog.form_of(table)
-            query = selected(table, after=self._last, limit=self._chunk_rows)
+            if self._upto is None:
+                # Rows behind it are of transactions that the stream tells. Otherwise a table to which rows
+                # are added faster than we read would never be complete.
+                self._upto = last_key(db, table)
+            query = selected(table, after=self._last, upto=self._upto, limit=self._chunk_rows)
             texts = list(rows_by_copy(db, query, len(table.columns), self._chunk_rows))
         read_by = db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]  # type: ignore[index]
         # A commit behind it, so that the stream passes it without waiting for somebody else's.
@@ -248,7 +262,16 @@ class Again:
 
     def _next(self) -> None:
         self._tables.pop(0)
-        self._begun, self._last, self._chunk, self._touched = False, None, None, _Touched()
+        self._begun, self._last, self._upto = False, None, None
+        self._chunk, self._touched = None, _Touched()
+
+
+def _of_captured(state: Mapping[str, Any] | None, names: set[str]) -> Mapping[str, Any]:
+    """Without tables that are captured no more."""
+    if not state or not state["tables"]:
+        return {}
+    kept = [name for name in state["tables"] if name in names]
+    return {**state, "tables": kept} if kept[:1] == state["tables"][:1] else {"tables": kept}
 
 
 def _visibility(db: Connection[Any]) -> Visibility:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from psycopg import Connection
-from psycopg.sql import Identifier
+from psycopg.sql import SQL, Composable, Identifier
 
 from penstock.capture.pgoutput import FULL, Relation
 from penstock.capture.postgres_types import TYPES_QUERY, PostgresType, log_type, types_of
@@ -97,6 +97,11 @@ class CatalogTable:
     @property
     def sql(self) -> Identifier:
         return Identifier(self.schema, self.relname)
+
+    @property
+    def only(self) -> Composable:
+        """Without tables that inherit from it, which come under their own names."""
+        return SQL("ONLY {}").format(self.sql) if self.kind == ORDINARY else self.sql
 
     @property
     def quoted(self) -> str:

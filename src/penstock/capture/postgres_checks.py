@@ -206,7 +206,7 @@ def published(db: Connection[Any], publication: str) -> set[int] | None:
 
 
 def publish_statement(tables: Sequence[CatalogTable], publication: str, *, exists: bool) -> Any:
-    listed = SQL(", ").join(table.sql for table in tables)
+    listed = SQL(", ").join(table.only for table in tables)
     name = Identifier(publication)
     if exists:
         return SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, listed)

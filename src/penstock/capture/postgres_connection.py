@@ -35,6 +35,7 @@ _PINNED = {
     "statement_timeout": "0",  # the defaults of a role are for its application
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "10s",
+    "row_security": "off",  # rather an error than rows that a policy hides
     "synchronous_commit": "local",  # our heartbeat need not be on any standby
 }
 _REFUSED_CODES = ("28000", "28P01", "42501")
@@ -142,6 +143,7 @@ class Stream:
         self._db.pgconn.nonblocking = 0
         self._confirmed = 0
         self.passed = 0  # what was committed before this LSN has been read
+        self.is_asked = False  # the server waits to hear from us
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
         options = SQL("(proto_version '1', publication_names {}, messages 'true')").format(
@@ -163,7 +165,7 @@ class Stream:
             if size > 0 and frame[0] == _KEEPALIVE:
                 self._heard(frame)
             elif size < 0:
-                raise psycopg.OperationalError(_ended(connection))
+                raise _ended(connection)
             elif not self._more():
                 return None
 
@@ -177,6 +179,7 @@ class Stream:
         end, _, asked = struct.unpack_from("!QqB", keepalive, 1)
         self.passed = max(self.passed, end)
         if asked:
+            self.is_asked = True
             self._tell()
 
     def is_ready(self, timeout_s: float) -> bool:
@@ -200,8 +203,9 @@ class Stream:
             self._db.close()
 
 
-def _ended(connection: Any) -> str:
+def _ended(connection: Any) -> psycopg.Error:
     """Why the server ended the stream."""
     answer = connection.get_result()
-    said = answer.error_message if answer is not None else connection.error_message
-    return _line(said.decode(errors="replace")) if said else "the stream has ended"
+    if answer is not None and answer.status == ExecStatus.FATAL_ERROR:
+        return psycopg.errors.error_from_result(answer)
+    return psycopg.OperationalError("the stream has ended")

@@ -96,23 +96,45 @@ def read_rows(form: Form, texts: Texts, *, lsn: int, taken_at: datetime.datetime
 
 
 def selected(
-    table: CatalogTable, *, after: Sequence[str] | None = None, limit: int | None = None
+    table: CatalogTable,
+    *,
+    after: Sequence[str] | None = None,
+    upto: Sequence[str] | None = None,
+    limit: int | None = None,
 ) -> Composable:
-    """All rows; or with a limit, those that follow the key `after`, in the order of the key."""
+    """All rows; or with a limit, those behind the key `after` and up to `upto`, in the order of the key."""
     names = SQL(", ").join(Identifier(column.name) for column in table.columns)
-    query: Composable = SQL("SELECT {} FROM {}").format(names, table.sql)
+    query: Composable = SQL("SELECT {} FROM {}").format(names, table.only)
     if limit is None:
         return query
     key = SQL(", ").join(map(Identifier, table.key))
-    if after is not None:
-        type_of = {column.name: column.type_name for column in table.columns}
-        # The name of a type comes from PostgreSQL itself, quoted where it has to be.
-        last = SQL(", ").join(
-            SQL("{}::{}").format(Literal(text), SQL(type_of[name]))
-            for name, text in zip(table.key, after, strict=True)
-        )
-        query += SQL(" WHERE ({}) > ({})").format(key, last)
+    bounds = ((">", after), ("<=", upto))
+    tests = [
+        SQL("({}) {} ({})").format(key, SQL(sign), _key_literal(table, bound))
+        for sign, bound in bounds
+        if bound is not None
+    ]
+    if tests:
+        query += SQL(" WHERE ") + SQL(" AND ").join(tests)
     return query + SQL(" ORDER BY {} LIMIT {}").format(key, Literal(limit))
+
+
+def _key_literal(table: CatalogTable, texts: Sequence[str]) -> Composable:
+    """The name of a type comes from PostgreSQL itself, quoted where it has to be."""
+    type_of = {column.name: column.type_name for column in table.columns}
+    return SQL(", ").join(
+        SQL("{}::{}").format(Literal(text), SQL(type_of[name]))
+        for name, text in zip(table.key, texts, strict=True)
+    )
+
+
+def last_key(db: Connection[Any], table: CatalogTable) -> list[str] | None:
+    """The highest key there is now, as PostgreSQL prints it; None of an empty table."""
+    names = SQL(", ").join(map(Identifier, table.key))
+    down = SQL(", ").join(SQL("{} DESC").format(Identifier(name)) for name in table.key)
+    query = SQL("SELECT {} FROM {} ORDER BY {} LIMIT 1").format(names, table.only, down)
+    found = next(iter(list(rows_by_copy(db, query, len(table.key), 1))), None)
+    return None if found is None else [column[0].as_py() for column in found.columns]
 
 
 @contextmanager
@@ -124,7 +146,7 @@ def held_in_form(db: Connection[Any], tables: Sequence[CatalogTable]) -> Iterato
     with db.transaction():
         for table in tables:
             try:
-                db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.sql))
+                db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.only))
             except psycopg.errors.LockNotAvailable as error:
                 raise Contended(
                     f'the form of table "{table.name}" is being changed.', hint="try again after that"

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import psycopg
 from psycopg import Connection
 from psycopg.sql import SQL, Identifier
 
@@ -39,6 +40,7 @@ from penstock.schema import did_you_mean
 SNAPSHOT, STREAM = "snapshot", "stream"
 EVERY_TABLE = "*"
 _TURN_S = 0.2
+_AGAIN_S = 0.02  # between looks whether the next chunk of a snapshot can be had
 _BUSY_S = 5.0  # a connection that was cut may hold the slot a little longer
 
 
@@ -109,7 +111,7 @@ class PostgresSource:
             return
         self._stored_lsn = lsn_number(position["lsn"])
         if self._stream is not None:
-            with speaking_to(self.address):
+            with suppress(psycopg.Error):  # a stream that is broken says so when it is read
                 self._stream.confirm(self._stored_lsn)
 
     def altered(self, old: Table, new: Table) -> bool:
@@ -215,7 +217,7 @@ class PostgresSource:
         self, tables: Sequence[CatalogTable], position: Position, names: Sequence[str]
     ) -> Iterator[Step | None]:
         lsn = self._stored_lsn = lsn_number(position["lsn"])
-        again = Again(self._catalog, position.get("again"), chunk_rows=self._chunk_rows)
+        again = Again(self._catalog, position.get("again"), tables, chunk_rows=self._chunk_rows)
         new = postgres_slot.unpublished(self._asking(), tables, self._publication)
         again.add([*names, *(table.name for table in new)])
         self._reached_lsn = 0 if again else lsn
@@ -226,7 +228,11 @@ class PostgresSource:
         stream = self._stream = Stream(self._url)
         stream.start(self._slot, self._publication, lsn)
         transactions = Transactions(lambda relation: self._form_of(relation, tables), after_lsn=lsn)
-        yield from self._read(stream, transactions, again)
+        try:
+            yield from self._read(stream, transactions, again)
+        except psycopg.errors.UndefinedObject as error:
+            # The publication was dropped: also one that was made anew is not there for older changes.
+            raise postgres_slot.changes_lost(self._name, self.address, str(error).splitlines()[0]) from error
 
     def _read(self, stream: Stream, transactions: Transactions, again: Again) -> Iterator[Step | None]:
         beat_at = time.monotonic()
@@ -243,14 +249,17 @@ class PostgresSource:
             if piece is not None:
                 position = self._position(transactions.lsn, again)
                 yield Step(position, piece.changes, piece.begins, piece.ends)
-            elif time.monotonic() - beat_at >= self._heartbeat_s:
+            is_due = time.monotonic() - beat_at >= self._heartbeat_s
+            # A server that shuts down waits until we have confirmed everything.
+            if (is_due or stream.is_asked) and transactions.lsn > self._stored_lsn:
+                yield Step(self._position(transactions.lsn, again))
+            stream.is_asked = False
+            if is_due:
                 beat_at = time.monotonic()
-                if transactions.lsn > self._stored_lsn:
-                    yield Step(self._position(transactions.lsn, again))
                 _beat(self._asking())
-            elif self._published:
+            if self._published:
                 self._remove_published()
-            elif not stream.is_ready(_TURN_S / 10 if again else _TURN_S):
+            if not stream.is_ready(0 if piece else _AGAIN_S if again else _TURN_S):
                 yield None
 
     def _remove_published(self) -> None:
@@ -280,10 +289,13 @@ def _beat(db: Connection[Any]) -> str:
 
 
 def _fill(stream: Stream, transactions: Transactions, step_rows: int) -> None:
-    """Reads what is here already."""
-    while transactions.count < step_rows:
+    """Reads what is here already; but what comes may be nothing of ours, for long."""
+    passed, until = 0, time.monotonic() + _TURN_S
+    while transactions.count < step_rows and time.monotonic() < until:
         frame = stream.read()
-        transactions.passed(stream.passed)
+        if stream.passed != passed:
+            passed = stream.passed
+            transactions.passed(passed)
         if frame is None:
             return
         transactions.feed(frame)

@@ -52,6 +52,7 @@ class _Piece:
     orders: list[int] = field(default_factory=list)
     transactions: list[tuple[Begin, int]] = field(default_factory=list)  # with the number of their rows
     size_bytes: int = 0
+    closed: int = 0  # rows that are of one of the transactions
 
     def add(self, frame: bytes | memoryview, order: int) -> None:
         self.frames.append(frame)
@@ -63,6 +64,7 @@ class _Piece:
         self.orders += other.orders
         self.transactions += other.transactions
         self.size_bytes += other.size_bytes
+        self.closed += other.closed
 
     @property
     def is_large(self) -> bool:
@@ -70,7 +72,9 @@ class _Piece:
 
     def close(self, begin: Begin) -> None:
         """Its rows that are of no transaction yet are of this one."""
-        self.transactions.append((begin, len(self.frames) - sum(count for _, count in self.transactions)))
+        count = len(self.frames)
+        self.transactions.append((begin, count - self.closed))
+        self.closed = count
 
     def changes(self) -> Changes:
         return _changes_of(self)
@@ -136,16 +140,16 @@ class Transactions:
         if kind in _CHANGES:
             self._add(oid, frame)
         elif kind == pgoutput.BEGIN:
-            self._begin = pgoutput.begin_of(frame[HEADER_BYTES:])
+            self._begin = pgoutput.begin_of(frame, HEADER_BYTES)
         elif kind == pgoutput.COMMIT:
-            self._commit(pgoutput.end_of_commit(frame[HEADER_BYTES:]))
+            self._commit(pgoutput.end_of_commit(frame, HEADER_BYTES))
         elif kind == pgoutput.RELATION:
             self._relation(pgoutput.relation_of(frame[HEADER_BYTES:]))
         elif kind == pgoutput.TRUNCATED:
             for table in pgoutput.emptied_by(frame[HEADER_BYTES:]):
                 self._add(table, _EMPTIED)
         elif kind == pgoutput.MESSAGE:
-            self.passed(pgoutput.lsn_of_message(frame[HEADER_BYTES:]))
+            self.passed(pgoutput.lsn_of_message(frame, HEADER_BYTES))
 
     def _add(self, oid: int, frame: memoryview | bytes) -> None:
         form = self._forms[oid]

@@ -1,0 +1,275 @@
+"""What stands in the way of a capture is said at once, with the SQL that mends it; never with a password."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from tests.capture.folding import Fold, follow, followed
+from tests.capture.postgres_database import PostgresDatabase
+from tests.servers import Postgres
+from tests.waiting import wait_until
+
+from penstock.capture.postgres_source import PostgresSource
+from penstock.errors import BadOption, ChangesLost, Contended, NotAllowed, NotSupported, Unreachable
+
+TABLE = "CREATE TABLE orders (id int PRIMARY KEY, n int)"
+
+
+def refused(source: PostgresSource) -> NotSupported:
+    with pytest.raises(NotSupported) as raised:
+        source.tables()
+    source.close()
+    return raised.value
+
+
+def test_wal_level_replica_names_the_setting(postgres: Postgres) -> None:
+    with psycopg.connect(postgres.dsn, autocommit=True) as db:
+        db.execute("CREATE TABLE IF NOT EXISTS capture_check (id int PRIMARY KEY)")
+    error = refused(PostgresSource(postgres.dsn, name="x", tables=["capture_check"]))
+    assert "wal_level is replica" in error.message
+    assert "ALTER SYSTEM SET wal_level = logical" in error.hint
+
+
+def test_all_problems_of_tables_are_said_at_once(database: PostgresDatabase) -> None:
+    database.run(
+        TABLE,
+        "CREATE TABLE heap (a int, b int)",
+        "CREATE TABLE nearly (a int, code text NOT NULL UNIQUE)",
+        "CREATE TABLE nothing (id int PRIMARY KEY)",
+        "ALTER TABLE nothing REPLICA IDENTITY NOTHING",
+        "CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY)",
+        "CREATE VIEW shown AS SELECT * FROM orders",
+        "CREATE TABLE taken (id int PRIMARY KEY, _offset int)",
+    )
+    names = ["order", "heap", "nearly", "nothing", "fleeting", "shown", "taken"]
+    error = refused(database.source(tables=names))
+    assert error.message.count("\n- ") == len(names)
+    for remedy in (
+        'did you mean "orders"?',
+        'ALTER TABLE "public"."heap" ADD PRIMARY KEY ("a")',
+        'ALTER TABLE "public"."nearly" REPLICA IDENTITY USING INDEX "nearly_code_key"',
+        'ALTER TABLE "public"."nothing" REPLICA IDENTITY DEFAULT',
+        'ALTER TABLE "public"."fleeting" SET LOGGED',
+        "only tables can be captured",
+        "taken: rename the column",
+    ):
+        assert remedy in error.hint
+
+
+@pytest.mark.parametrize("remedy", [0, 1, 2])
+def test_what_is_said_mends_it(database: PostgresDatabase, remedy: int) -> None:
+    made = ["CREATE TABLE t (a int)", "CREATE TABLE t (a int, b int NOT NULL UNIQUE)",
+            "CREATE TABLE t (a int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING"][remedy]  # fmt: skip
+    database.run(made)
+    error = refused(database.source(tables=["t"]))
+    database.run(error.hint)
+    assert [table.name for table in database.source(tables=["t"]).tables()] == ["t"]
+
+
+def test_missing_rights_name_the_grants(database: PostgresDatabase, logical_postgres: Postgres) -> None:
+    role = f"limited_{database.name}"
+    database.run(TABLE, f"CREATE ROLE {role} LOGIN")
+    dsn = make_conninfo(database.dsn, user=role)
+    error = refused(PostgresSource(dsn, name=database.name, tables=["orders"]))
+    assert error.hint.splitlines() == [
+        f'ALTER ROLE "{role}" REPLICATION',
+        f'GRANT SELECT ON "public"."orders" TO "{role}"',
+    ]
+    database.run(*error.hint.splitlines())
+    error = refused(PostgresSource(dsn, name=database.name, tables=["orders"]))
+    statement = error.hint.removeprefix("as the owner of the tables: ")
+    assert statement.startswith(
+        f'CREATE PUBLICATION "penstock_{database.name}" FOR TABLE ONLY "public"."orders"'
+    )
+    database.run(statement, "INSERT INTO orders VALUES (1, 1)")
+    fold, end = Fold(), database.end()
+    source = PostgresSource(dsn, name=database.name, tables=["orders"], heartbeat_s=0.05)
+    follow(source, fold, lambda: fold.lsn >= end)
+    assert fold.rows("orders") == database.rows("orders")
+
+
+def test_no_free_slot_and_a_server_that_does_not_answer(
+    database: PostgresDatabase, logical_postgres: Postgres
+) -> None:
+    database.run(TABLE)
+    for number in range(20):
+        database.run(f"SELECT pg_create_physical_replication_slot('{database.name}_{number}')")
+    try:
+        error = refused(database.source())
+        assert "max_replication_slots" in error.message
+    finally:
+        database.run(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE slot_type = 'physical'"
+        )
+    with pytest.raises(Unreachable, match="does not answer"):
+        PostgresSource("postgresql://u:secret@127.0.0.1:1/db", name="x").tables()
+
+
+def test_a_wrong_password_is_refused_and_never_shown(
+    database: PostgresDatabase, logical_postgres: Postgres
+) -> None:
+    database.run(TABLE, "CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'right'")
+    rules = logical_postgres.folder / "data" / "pg_hba.conf"
+    rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
+    database.run("SELECT pg_reload_conf()")
+    url = f"postgresql://guarded:{{}}@127.0.0.1:{logical_postgres.port}/{database.name}"
+
+    def is_refused() -> bool:
+        """A new rule is not in force at once."""
+        try:
+            PostgresSource(url.format("wrong-secret"), name="x").tables()
+        except NotAllowed as error:
+            assert "wrong-secret" not in f"{error} {error!r}"
+            return True
+        return False
+
+    wait_until(is_refused)
+    right = PostgresSource(url.format("right"), name=database.name)
+    assert [table.name for table in right.tables()] == ["orders"]
+    right.close()
+    assert "right" not in f"{right.address} {right!r}"
+    assert right.address == f"postgresql://guarded@127.0.0.1:{logical_postgres.port}/{database.name}"
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:se%cret@host/db", "host=x password=secret broken"])
+def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
+    with pytest.raises(BadOption) as raised:
+        PostgresSource(url, name="x")
+    assert "cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["Upper", "with-dash", "x" * 64, 'a"b'])
+def test_names_that_postgres_does_not_take(name: str) -> None:
+    with pytest.raises(BadOption, match="takes no slot named"):
+        PostgresSource("postgresql://host/db", name=name)
+
+
+def captured(database: PostgresDatabase) -> Fold:
+    database.run(TABLE, "INSERT INTO orders VALUES (1, 1)")
+    fold, end = Fold(), database.end()
+    follow(database.source(), fold, lambda: fold.lsn >= end)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("SELECT pg_drop_replication_slot('{slot}')", "is gone"),
+        ("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())", "the log only at"),
+        ("DROP PUBLICATION {slot}", "its publication"),
+    ],
+)
+def test_lost_changes_stop_it_and_a_new_snapshot_of_all_goes_on(
+    database: PostgresDatabase, statement: str, reason: str
+) -> None:
+    fold = captured(database)
+    database.run("INSERT INTO orders VALUES (2, 2)", statement.format(slot=f"penstock_{database.name}"))
+    with pytest.raises(ChangesLost) as raised:
+        next(iter(database.source().steps(fold.position)))
+    assert reason in raised.value.message
+    assert raised.value.hint.endswith(f"penstock capture resnapshot {database.name}")
+    database.run("DELETE FROM orders WHERE id = 1")
+    end = database.end()
+    follow(database.source(), fold, lambda: fold.lsn >= end, again=["*"])
+    assert fold.rows("orders") == database.rows("orders") == {2: (2, 2)}
+
+
+def test_wal_that_was_removed_is_lost(database: PostgresDatabase) -> None:
+    fold = captured(database)
+    database.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+    try:
+        lost = (
+            "SELECT FROM pg_replication_slots WHERE wal_status = 'lost' "
+            f"AND slot_name = 'penstock_{database.name}'"
+        )
+
+        def is_lost() -> bool:
+            database.run(
+                "SELECT pg_switch_wal()", "INSERT INTO orders SELECT max(id) + 1, 0 FROM orders", "CHECKPOINT"
+            )
+            return bool(database.query(lost))
+
+        wait_until(is_lost, timeout_s=30)
+        assert database.source().status(fold.position)["wal_status"] == "lost"
+        with pytest.raises(ChangesLost, match="removed the WAL"):
+            next(iter(database.source().steps(fold.position)))
+    finally:
+        database.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def test_a_slot_that_another_process_reads_is_contended(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.capture.postgres_source._BUSY_S", 0.1)
+    fold = captured(database)
+    others = Fold(stored=fold.stored)
+    for _ in followed(database.source(), others):
+        with pytest.raises(Contended, match="is in use by another process"):
+            next(iter(database.source().steps(fold.position)))
+        with pytest.raises(Contended, match="is in use"):
+            database.source().drop()
+        break
+
+
+def test_a_slot_that_we_have_not_made_is_left_alone(database: PostgresDatabase) -> None:
+    captured(database)
+    with pytest.raises(Contended, match="which this capture has not made"):
+        next(iter(database.source().steps(None)))
+
+
+def test_a_publication_of_somebody_else_is_used_and_left(database: PostgresDatabase) -> None:
+    database.run(
+        TABLE, "CREATE TABLE more (id int PRIMARY KEY)", "CREATE PUBLICATION theirs FOR TABLE orders"
+    )
+    fold, end = Fold(), database.end()
+    options = {"publication": "theirs", "tables": ["orders"]}
+    follow(database.source(**options), fold, lambda: fold.lsn >= end)
+    with pytest.raises(NotSupported, match="Penstock has not made it"):
+        for _ in database.source(publication="theirs").steps(fold.position):
+            pass
+    database.source(**options).drop()
+    assert database.query("SELECT pubname FROM pg_publication") == [("theirs",)]
+    assert database.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+def test_drop_leaves_nothing_and_can_be_repeated(database: PostgresDatabase) -> None:
+    captured(database)
+    database.source().drop()
+    database.source().drop()
+    assert database.query("SELECT FROM pg_publication") == []
+    assert database.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+    assert database.source().status(None)["wal_status"] == "no slot"
+
+
+def test_a_quiet_table_beside_a_busy_one_does_not_hold_wal(
+    database: PostgresDatabase, report: Callable[[str], None]
+) -> None:
+    database.run(TABLE, "CREATE TABLE busy (id int, body text)")
+    fold, begun = Fold(), database.end()
+    source = database.source(tables=["orders"])
+    bursts, retained = 4, 1 << 62
+    for _ in followed(source, fold):
+        if fold.lsn >= database.end() - 8192 and bursts:
+            database.run(
+                "INSERT INTO busy SELECT i, repeat('x', 900) FROM generate_series(1, 10000) i", "CHECKPOINT"
+            )
+            bursts -= 1
+        if not bursts:
+            retained = source.status(fold.position)["retained_bytes"]
+            if retained < 2 << 20:
+                break
+            database.run("CHECKPOINT")  # where PostgreSQL notes from where it can begin to decode
+    written = database.end() - begun
+    report(
+        f"WAL of others: {written / 1e6:.1f} MB written, "
+        f"{retained / 1e6:.2f} MB held by the slot of a quiet table"
+    )
+    assert written > 30 << 20
+    assert fold.changes == []
+    status = source.status(fold.position)
+    assert status["lag_bytes"] < 1 << 20
+    assert "max_slot_wal_keep_size" in status["advice"]
