@@ -123,7 +123,7 @@ def test_nothing_is_lost_or_doubled_and_all_copies_are_the_table(
     dice = random.Random(kills)
     Writers.prepare(bank.database.run)
     assert bank.run("--once").wait(120) == 0, (bank.folder / "said.txt").read_text()
-    with ps.open_log(bank.folder / "home") as log, Writers(bank.database.dsn) as writers:
+    with ps.open_log(bank.folder / "home") as log, Writers(bank.database.dsn, pause_s=0.03) as writers:
         for number in range(kills):
             running = bank.run()
             _wait_for_more(log, dice.randrange(1, 400))
@@ -155,7 +155,7 @@ def test_nothing_is_lost_or_doubled_and_all_copies_are_the_table(
     told = Counter(row["transaction"] for row in changes)
     assert {xid: told[xid] for xid in writers.committed} == writers.committed
     report(
-        f"PostgreSQL: {kills} kills of the program, 2 of the server, {len(writers.committed):,} transactions, "
+        f"PostgreSQL: {kills} kills of the program, 2 of the server, {len(writers.committed):,} commits, "
         f"{len(changes):,} changes, {len(source):,} rows: 0 lost, 0 doubled, {len(copies)} copies equal"
     )
 

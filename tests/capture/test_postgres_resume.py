@@ -194,16 +194,17 @@ def test_postgres_can_shut_down_while_it_is_captured() -> None:
             pytest.skip(str(reason))
         try:
             database = PostgresDatabase.create(server.dsn)
-            database.run("CREATE TABLE t (id int PRIMARY KEY)")
+            database.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int)")
             fold, stopping = Fold(), threading.Thread(target=server.stop)
             with pytest.raises(Unreachable):
                 for step in followed(database.source(heartbeat_s=1000), fold):
                     if step is None and fold.lsn >= 0 and stopping.ident is None:
-                        database.run("INSERT INTO t VALUES (1)")
+                        database.run("INSERT INTO other VALUES (1)")
                         stopping.start()
             stopping.join()
             assert server.process.returncode == 0, "it had to be killed"
             server = server.started_again()
+            database.run("INSERT INTO t VALUES (1)")
             end = database.end()
             follow(database.source(), fold, lambda: fold.lsn >= end)
             assert fold.ops("t") == "c"

@@ -23,6 +23,7 @@ class Writers:
     dsn: str
     count: int = 3
     transactions: int = 10**9
+    pause_s: float = 0.0  # between two transactions of a writer
     committed: dict[str, int] = field(default_factory=dict)
     failed: list[BaseException] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -66,6 +67,7 @@ class Writers:
                         self.failed.append(error)
                         raise
                     left -= 1
+                    self._stopping.wait(self.pause_s)
 
     def _transaction(self, db: psycopg.Connection[Any], seed: random.Random, own: _Own) -> None:
         kind = seed.random()

@@ -13,7 +13,7 @@ from penstock.capture.postgres_catalog import CatalogTable
 from penstock.capture.postgres_checks import publish_statement, published
 from penstock.capture.postgres_connection import lsn_number
 from penstock.capture.source import Position
-from penstock.errors import BadOption, ChangesLost, Contended, NotSupported
+from penstock.errors import BadOption, Contended, NotSupported
 
 _NAME_BYTES_MAX = 63
 _MADE = "made by penstock capture"
@@ -63,10 +63,6 @@ def lost_because(db: Connection[Any], slot: str, publication: str, position: Pos
     if published(db, publication) is None:
         return f'its publication "{publication}" is gone'
     return None
-
-
-def changes_lost(capture: str, address: str, reason: str) -> ChangesLost:
-    return ChangesLost(capture, address, reason)
 
 
 def user_of(db: Connection[Any], slot: str) -> int | None:

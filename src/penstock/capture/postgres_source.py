@@ -34,7 +34,7 @@ from penstock.capture.postgres_slot import check_name
 from penstock.capture.postgres_snapshot import InitialSnapshot
 from penstock.capture.postgres_transactions import Transactions
 from penstock.capture.source import Position, Step, Table
-from penstock.errors import BadOption, Contended, Unreachable
+from penstock.errors import BadOption, ChangesLost, Contended, Unreachable
 from penstock.schema import did_you_mean
 
 SNAPSHOT, STREAM = "snapshot", "stream"
@@ -100,7 +100,7 @@ class PostgresSource:
                     yield from self._streamed(tables, position, names)
                     return
                 if EVERY_TABLE not in again:
-                    raise postgres_slot.changes_lost(self._name, self.address, reason)
+                    raise ChangesLost(self._name, self.address, reason)
             elif position is None:
                 postgres_slot.check_free(self._asking(), self._slot)
             begun = yield from self._snapshot(tables)
@@ -232,7 +232,7 @@ class PostgresSource:
             yield from self._read(stream, transactions, again)
         except psycopg.errors.UndefinedObject as error:
             # The publication was dropped: also one that was made anew is not there for older changes.
-            raise postgres_slot.changes_lost(self._name, self.address, str(error).splitlines()[0]) from error
+            raise ChangesLost(self._name, self.address, str(error).splitlines()[0]) from error
 
     def _read(self, stream: Stream, transactions: Transactions, again: Again) -> Iterator[Step | None]:
         beat_at = time.monotonic()
