@@ -1,6 +1,5 @@
 """Capture: the changes of a database as topics of the log.
 
-<<<<<<< HEAD
 source.py       the port of sources: tables, steps, positions
 envelope.py     the change envelope, one for all, and what it does to a table of the log
 engine.py       source to log: position and data in one append
@@ -12,12 +11,8 @@ declared.py     a source as a program declares it, by an address or with options
 outbox.py       events in the application's own transactions
 running.py      several captures at once
 sqlite_source.py, sqlite_tables.py, sqlite_triggers.py   SQLite, by generated triggers
-=======
-source.py     the port of sources: tables, steps, positions
-envelope.py   the change envelope, one for all, and what it does to a table of the log
-engine.py     source to log: position and data in one append
 
-postgres.py                PostgreSQL as a source: the first snapshot, then the stream
+postgres_source.py         PostgreSQL as a source: the first snapshot, then the stream
 postgres_connection.py     the connection that asks, and the one over which changes come
 postgres_catalog.py        what its catalogue says about tables; the form in which they are captured
 postgres_checks.py         what has to be right before, and the SQL that mends it
@@ -27,7 +22,6 @@ postgres_again.py          a new snapshot of live tables, in chunks
 postgres_transactions.py   messages collected into the changes of whole transactions
 postgres_types.py          its types as the log's; its texts as columns
 pgoutput.py                the messages of its logical decoding
->>>>>>> fb2e8b657eb75bab90227aa124b2621621b7a511
 """
 
 from penstock.capture.declared import Database, postgres, source_at, sqlite

@@ -31,7 +31,8 @@ class OpenTopic:
         self._durable_version = 0
         self._partitions: dict[int, Partition] = {}
         self._readers: dict[int, list[PartitionReader]] = {}
-        self._mutex = threading.Lock()
+        # The garbage collector may close a reader that nobody reads any more while this thread holds it.
+        self._mutex = threading.RLock()
         self._shared = disk.shared(self.folder / "signal", 4096)
         self._words = self._shared.view.cast("I")
 
