@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +16,9 @@ from tests.app.feeds import START_US, Asked, Model, Subscriber, Write, compact, 
 from tests.flow.world import app_at
 
 import penstock as ps
+from penstock.app.table import AppTable
 from penstock.clock import ManualClock
+from penstock.follow.token import FeedPosition
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 cities = st.sampled_from(["Bern", "Basel", None])
@@ -120,3 +125,165 @@ def test_where_deletes_have_gone_a_subscriber_is_right_or_refused(
     anew = Subscriber(table, asked)
     assert anew.catch_up()
     assert anew.rows == told
+
+
+# ---- one case at a time ----------------------------------------------------------------------------
+
+
+def _users(app: ps.App, **options: Any) -> AppTable:
+    table = app.table("users", "id BIGINT, name STRING, city STRING", key="id", durability="os", **options)
+    for key, (name, city) in enumerate([("Ann", "Bern"), ("Bob", "Basel"), ("Cem", None)]):
+        table.upsert({"id": key, "name": name, "city": city})
+    return table
+
+
+def _told(feed: ps.Feed) -> list[tuple[str, Any, Any]]:
+    return [(change.op, change.row, change.before) for change in feed]
+
+
+def _position(feed: ps.Feed) -> str:
+    """Where it is at its end."""
+    deque(feed, maxlen=0)
+    assert feed.position is not None
+    return feed.position
+
+
+def test_the_rows_come_first_then_that_they_are_complete(app: ps.App) -> None:
+    feed = _users(app).subscribe(where={"city": "Bern"}, columns=["name"], follow=False)
+    assert feed.position is None
+    row, current = feed
+    assert row == ps.Change("insert", {"id": 0}, {"name": "Ann"}, None, None)
+    assert (current.op, current.position) == ("current", feed.position)
+    assert feed.is_current
+
+
+def test_rows_enter_and_leave_as_they_begin_and_cease_to_match(app: ps.App) -> None:
+    table = _users(app)
+    since = _position(table.subscribe(where={"city": "Bern"}, columns=["id", "name"], follow=False))
+    table.upsert({"id": 1, "name": "Bob", "city": "Bern"})
+    table.upsert({"id": 1, "name": "Bobby", "city": "Bern"})
+    table.upsert({"id": 0, "name": "Ann", "city": "Thun"})
+    table.delete({"id": 1})
+    table.delete({"id": 2})
+    feed = table.subscribe(where={"city": "Bern"}, columns=["id", "name"], after=since, follow=False)
+    assert _told(feed)[:-1] == [
+        ("insert", {"id": 1, "name": "Bob"}, None),
+        ("update", {"id": 1, "name": "Bobby"}, {"id": 1, "name": "Bob"}),
+        ("delete", {"id": 0}, {"id": 0, "name": "Ann"}),
+        ("delete", {"id": 1}, {"id": 1, "name": "Bobby"}),
+    ]
+
+
+def test_an_update_that_shows_nothing_new_says_nothing(app: ps.App) -> None:
+    table = app.table("readings", "id BIGINT, value DOUBLE, note STRING", key="id", durability="os")
+    table.upsert({"id": 1, "value": float("nan"), "note": "a"})
+    since = _position(table.subscribe(columns=["value"], follow=False))
+    table.upsert({"id": 1, "value": float("nan"), "note": "b"})
+    feed = table.subscribe(columns=["value"], after=since, follow=False)
+    assert [change.op for change in feed] == ["current"]
+    assert feed.position != since
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ({"city": None}, [2]),
+        ({"city": "Bern", "id": 1}, []),
+        ((ps.col("id") > 0) & ~ps.col("city").is_null(), [1]),
+        (lambda row: row["name"] < "C", [0, 1]),
+    ],
+    ids=["null", "both", "expression", "function"],
+)
+def test_rows_can_be_chosen_in_several_ways(app: ps.App, where: Any, ids: list[int]) -> None:
+    feed = _users(app).subscribe(where=where, follow=False)
+    assert [change.key["id"] for change in feed if change.op == "insert"] == ids
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"where": {"town": "Bern"}}, 'no column "town"'),
+        ({"where": {"id": "one"}}, "is no BIGINT"),
+        ({"where": "city"}, "is no condition"),
+        ({"where": ps.col("id")}, "no condition"),
+        ({"where": ps.step("x").id > 1}, "for patterns"),
+        ({"columns": ["nam"]}, 'no column "nam"'),
+        ({"after": "yesterday"}, "no position"),
+        ({"after": "AAAA"}, "no position"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_subscribed_to_is_refused(app: ps.App, options: dict[str, Any], said: str) -> None:
+    table = _users(app)
+    with pytest.raises(ps.BadInput, match=said):
+        table.subscribe(**options)
+
+
+def test_only_tables_and_views_have_feeds(app: ps.App) -> None:
+    app.topic("clicks", "page STRING")
+    with pytest.raises(ps.BadOption, match="no table and no view"):
+        app.subscribe("clicks")
+    with pytest.raises(ps.UnknownView, match="users"):
+        _users(app)
+        app.subscribe("usrs")
+
+
+def test_a_position_of_another_condition_is_refused(app: ps.App) -> None:
+    table = _users(app)
+    since = _position(table.subscribe(where={"city": "Bern"}, follow=False))
+    with pytest.raises(ps.BadOption, match="another where= or columns="):
+        table.subscribe(where={"city": "Basel"}, after=since)
+    with pytest.raises(ps.BadOption, match="another where= or columns="):
+        table.subscribe(where={"city": "Bern"}, columns=["id"], after=since)
+
+
+def test_a_position_in_a_topic_that_was_deleted_is_refused(app: ps.App) -> None:
+    since = _position(_users(app).subscribe(follow=False))
+    app.log.delete_topic("users")
+    app.topics.clear()
+    with pytest.raises(ps.PositionLost, match="deleted"):
+        _users(app).subscribe(after=since)
+
+
+def test_a_position_that_the_log_does_not_reach_is_refused(app: ps.App) -> None:
+    table = _users(app)
+    position = FeedPosition.decode(_position(table.subscribe(follow=False)))
+    ahead = replace(position, ends=(position.ends[0] + 1,)).encode()
+    with pytest.raises(ps.PositionLost, match="does not reach"):
+        table.subscribe(after=ahead)
+
+
+def test_a_delete_that_compaction_has_taken_refuses_the_position(app: ps.App, clock: ManualClock) -> None:
+    table = _users(app, history=0, tombstone_ms=3_600_000)
+    since = _position(table.subscribe(follow=False))
+    table.delete({"id": 0})
+    clock.advance(3_000)
+    compact(app, table)
+    assert ("delete", {"id": 0}) in [(c.op, c.row) for c in table.subscribe(after=since, follow=False)]
+    clock.advance(3_000)
+    compact(app, table)
+    with pytest.raises(ps.PositionLost, match="deletes"):
+        list(table.subscribe(after=since, follow=False))
+    assert [change.key for change in table.subscribe(follow=False)] == [{"id": 1}, {"id": 2}, {}]
+
+
+def test_who_was_there_lately_is_not_refused(app: ps.App, clock: ManualClock) -> None:
+    """Nothing was written for long, so the time in the position decides, not that of the last record."""
+    table = _users(app, history=0, tombstone_ms=3_600_000)
+    clock.advance(10 * 3_600)
+    since = _position(table.subscribe(follow=False))
+    for name in ("Anna", "Anne"):
+        clock.advance(60)
+        table.upsert({"id": 0, "name": name, "city": "Bern"})
+    clock.advance(60)
+    compact(app, table)
+    feed = table.subscribe(after=since, follow=False)
+    assert [(c.op, c.row.get("name")) for c in feed] == [("insert", "Anne"), ("current", None)]
+
+
+def test_only_the_wanted_rows_are_held(app: ps.App) -> None:
+    table = app.table("users", "id BIGINT, city STRING", key="id", durability="os")
+    table.upsert([{"id": key, "city": "Bern" if key < 3 else "Basel"} for key in range(2_000)])
+    feed = table.subscribe(where={"city": "Bern"}, follow=False)
+    assert len(list(feed)) == 4
+    assert len(feed._rows) == 3
