@@ -18,7 +18,7 @@ COMMANDS = [
     ["consume"],
     ["group"],
     *(["group", verb] for verb in ("list", "show", "reset")),
-    *([flow] for flow in ("run", "view", "late", "verify", "rebuild", "explain")),
+    *([flow] for flow in ("run", "view", "subscribe", "late", "verify", "rebuild", "explain")),
     ["kafka"],
     *(["kafka", verb] for verb in ("up", "status", "down")),
     ["copy"],

@@ -33,7 +33,7 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from penstock.app.app import App
 
 _WAIT_S = 0.5  # how long it may take to see that it was closed, or that the topic is gone
+_GATHERED_ROWS = 1_000
 _UNDER_WAY_US = 60_000_000  # a record is stamped before it is seen: by the sync, and by another clock
 
 
@@ -234,7 +235,7 @@ class Feed:
 
     def _batches(self, number: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self._topic.read(partition=number, start=start, end=end):
+            for batch in _gathered(self._topic.read(partition=number, start=start, end=end)):
                 self._check_topic()  # else these may be records of another topic
                 yield batch
         except OffsetOutOfRange as error:
@@ -277,6 +278,21 @@ class Feed:
         return found
 
 
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small batches together: each one costs as much as some hundred records."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if held and rows + batch.num_rows > _GATHERED_ROWS:
+            yield pa.concat_batches(held)
+            held, rows = [], 0
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+    if held:
+        yield pa.concat_batches(held)
+
+
 class _Gaps:
     """Finds offsets that are missing from a partition, and since when they may be."""
 
@@ -315,6 +331,11 @@ def subscribe(
     )  # fmt: skip
 
 
+def columns_of(app: App, name: str) -> pa.Schema:
+    """What can be asked for of a table or view."""
+    return _subscribed(app, name)[1].columns
+
+
 def _subscribed(app: App, name: str) -> tuple[Topic, Shape]:
     declared, definition = app.topics.get(name), app.definitions.get(name)
     if isinstance(declared, AppTable):
@@ -327,7 +348,8 @@ def _subscribed(app: App, name: str) -> tuple[Topic, Shape]:
     if definition is None:
         tables = [known for known, found in app.topics.items() if isinstance(found, AppTable)]
         raise UnknownView(name, known=[*tables, *app.definitions])
-    return app.log.topic(name), ViewShape(reading.spec(app, name))
+    shape = ViewShape(reading.spec(app, name))  # which says so if it has not run yet
+    return app.log.topic(name), shape
 
 
 def _chosen(columns: Sequence[str] | None, known: pa.Schema) -> list[str]:

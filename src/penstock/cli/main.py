@@ -24,6 +24,7 @@ from penstock.cli import (
     produce,
     rebuild,
     run,
+    subscribe,
     topic,
     upkeep,
     verify,
@@ -33,8 +34,8 @@ from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
 _ORDER = (
-    "topic", "produce", "consume", "group", "run", "view", "late", "verify", "rebuild", "explain", "kafka",
-    "copy", "doctor", "bench", "demo",
+    "topic", "produce", "consume", "group", "run", "view", "subscribe", "late", "verify", "rebuild",
+    "explain", "kafka", "copy", "doctor", "bench", "demo",
 )  # fmt: skip
 
 
@@ -129,6 +130,7 @@ app.command("consume")(consume.consume)
 app.add_typer(group.app, name="group")
 app.command("run")(run.run)
 app.command("view")(view.view)
+app.command("subscribe")(subscribe.subscribe)
 app.command("late")(late.late)
 app.command("verify")(verify.verify)
 app.command("rebuild")(rebuild.rebuild)

@@ -59,7 +59,7 @@ def view(
     moment = _moment(as_of) if as_of is not None else None
     with engine.loaded(session, app) as found:
         spec = _spec(found.app, name)
-        wanted = _wanted(spec, where or [])
+        wanted = conditions(name, spec.columns, where or [])
         if follow:
             try:
                 _follow(found.app, spec, wanted, session, limit=limit)
@@ -90,22 +90,21 @@ def _spec(app: App, name: str) -> TableSpec:
     return reading.spec(app, name)
 
 
-def _wanted(spec: TableSpec, conditions: list[str]) -> dict[str, object]:
+def conditions(of: str, columns: pa.Schema, texts: list[str]) -> dict[str, object]:
+    """What `--where` says, as values of these columns."""
     import pyarrow as pa
 
     from penstock.log.json_rows import from_json
     from penstock.schema import RecordSchema, did_you_mean
 
     found: dict[str, object] = {}
-    for condition in conditions:
+    for condition in texts:
         name, equals, text = condition.partition("=")
         if not equals:
             raise BadOption(f"{condition!r} is no condition.", hint="write --where column=value")
-        if name not in spec.columns.names:
-            raise BadOption(
-                f'view "{spec.name}" has no column "{name}".', hint=did_you_mean(name, spec.columns.names)
-            )
-        field = spec.columns.field(name)
+        if name not in columns.names:
+            raise BadOption(f'"{of}" has no column "{name}".', hint=did_you_mean(name, columns.names))
+        field = columns.field(name)
         schema = RecordSchema.of(pa.schema([field]))
         value = from_json(schema, {name: _value(field.type, text)})[name]
         # A time without a zone is UTC, as everywhere.
