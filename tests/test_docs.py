@@ -13,10 +13,12 @@ import pytest
 import penstock as ps
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("LOG.md", "FLOW.md", "RELATIONS.md"))]
+GUIDES = ("LOG.md", "FLOW.md", "RELATIONS.md", "FEEDS.md")
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in GUIDES)]
 MODULES = [
     "penstock.app.app",
     "penstock.clock",
+    "penstock.flow.expressions",
     "penstock.flow.windows",
     "penstock.log.balance",
     "penstock.opening",
