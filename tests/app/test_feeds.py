@@ -287,3 +287,20 @@ def test_only_the_wanted_rows_are_held(app: ps.App) -> None:
     feed = table.subscribe(where={"city": "Bern"}, follow=False)
     assert len(list(feed)) == 4
     assert len(feed._rows) == 3
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["anew", "after a position"])
+def test_a_feed_that_is_closed_on_the_way_does_not_call_itself_current(app: ps.App, back: bool) -> None:
+    closing: list[ps.Feed] = []
+
+    def where(row: dict[str, Any]) -> bool:
+        for feed in closing:
+            feed.close()
+        return True
+
+    table = app.table("users", "id BIGINT", key="id", durability="os")
+    since = _position(table.subscribe(where=where, follow=False))
+    table.upsert([{"id": key} for key in range(5)])
+    closing.append(table.subscribe(where=where, after=since if back else None))
+    assert [change.op for change in closing[0]] == []
+    assert not closing[0].is_current

@@ -152,6 +152,8 @@ class Feed:
         else:
             self._restore()
         yield from self._read_to(self._ends, self._begins_us)
+        if self._closed.is_set():  # so not all has been told
+            return
         self.is_current = True
         yield Change("current", position=self.position)
         if self._follow:
@@ -160,8 +162,9 @@ class Feed:
     def _current_rows(self) -> Iterator[Change]:
         for number, end in self._ends.items():
             self._fold(number, end)
-        for key, row in self._rows.rows():
-            yield Change("insert", key, row)
+        if not self._closed.is_set():
+            for key, row in self._rows.rows():
+                yield Change("insert", key, row)
 
     def _restore(self) -> None:
         """The rows that the subscriber has."""
@@ -193,7 +196,7 @@ class Feed:
 
     def _fold(self, number: int, end: int) -> int:
         """Everything up to `end`, told to nobody; how many records that was."""
-        start = self._topic.bounds()[number][0]
+        start = self._topic.offset_of(number, "earliest")
         if start > 0 and not self._settings.compacted:
             error = RecordsLost(self._topic.name, number, 0, start=start, end=end)
             error.hint = "rebuild the view, and raise the retention of its changelog"
@@ -202,6 +205,8 @@ class Feed:
         for batch in self._batches(number, start, end):
             deque(self._rows.apply(batch), maxlen=0)
             count += batch.num_rows
+            if self._closed.is_set():
+                break
         return count
 
     def _read_to(self, ends: dict[int, int], now_us: int) -> Iterator[Change]:
@@ -223,6 +228,8 @@ class Feed:
         for batch in self._batches(number, self._next[number], end):
             self._check_deletes(gaps.since(batch))
             yield from self._rows.apply(batch, self._doubts.get(number))
+            if self._closed.is_set():
+                return
         self._check_deletes(gaps.since_last(end))
 
     def _check_deletes(self, gap_us: int | None) -> None:
