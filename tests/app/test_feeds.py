@@ -92,6 +92,27 @@ def test_what_compaction_took_is_missed_by_no_subscriber(
 
 
 @many
+@given(old=st.lists(writes, max_size=8), rounds=rounds, asked=asks, timed=st.booleans())
+def test_within_the_history_every_change_is_told_also_beside_compaction(
+    app: ps.App, clock: ManualClock, old: list[Write], rounds: Rounds, asked: Asked, timed: bool
+) -> None:
+    table = make_table(app, timed=timed, history="1 day", tombstone_ms=30 * 86_400_000)
+    model, subscriber = Model(asked, timed), Subscriber(table, asked)
+    for write in old:
+        store(table, clock, model, write)
+    clock.advance(2 * 86_400)
+    subscriber.catch_up()
+    for written, compacted, changes_max in rounds + LAST:
+        for write in written:
+            store(table, clock, model, write)
+        if compacted:
+            compact(app, table)
+        if subscriber.catch_up(changes_max=changes_max):
+            assert subscriber.rows == model.rows
+    assert subscriber.told == [change for changes in model.told[len(old) :] for change in changes]
+
+
+@many
 @given(
     before=st.lists(writes, max_size=15),
     after=st.lists(writes, max_size=15),
