@@ -31,6 +31,7 @@ asks = st.sampled_from(
         Asked({"city": "Bern"}, lambda row: row["city"] == "Bern", ["city"]),
         Asked({"city": None, "id": 1}, lambda row: row["city"] is None and row["id"] == 1, ["name", "id"]),
         Asked(ps.col("id") > 1, lambda row: row["id"] > 1, ["id"]),
+        Asked({"id": 1}, lambda row: row["id"] == 1),
         Asked(lambda row: row["city"] != "Basel", lambda row: row["city"] != "Basel"),
     ]
 )
@@ -306,6 +307,14 @@ def test_only_the_wanted_rows_are_held(app: ps.App) -> None:
     table = app.table("users", "id BIGINT, city STRING", key="id", durability="os")
     table.upsert([{"id": key, "city": "Bern" if key < 3 else "Basel"} for key in range(2_000)])
     feed = table.subscribe(where={"city": "Bern"}, follow=False)
+    assert len(list(feed)) == 4
+    assert len(feed._rows) == 3
+
+
+def test_of_a_table_with_event_times_only_wanted_keys_are_held_where_the_key_decides(app: ps.App) -> None:
+    table = make_table(app, timed=True)
+    table.upsert([{"id": key, "name": "a", "city": "Bern", "at": None} for key in range(2_000)])
+    feed = table.subscribe(where=ps.col("id") < 3, follow=False)
     assert len(list(feed)) == 4
     assert len(feed._rows) == 3
 

@@ -3,6 +3,7 @@
 Pure: records in, steps out. Of a table without event times, and of a view, the later record of a key is the
 newer one, so nothing but the wanted rows is held. Of a table with event times a record counts only if it is
 newer than what its key has: for every key of the table the version is held, and the row where it is wanted.
+Where the key alone decides which rows are wanted, records of other keys are not looked at.
 """
 
 from __future__ import annotations
@@ -151,6 +152,7 @@ class Subset:
 
     def __init__(self, shape: Shape, where: Where, columns: Sequence[str]) -> None:
         self._shape, self._where, self._columns = shape, where, list(columns)
+        self._by_key = bool(where.reads) and set(where.reads or ()) <= set(shape.key)
         self._held: dict[Key, _Held] = {}
 
     def __len__(self) -> int:
@@ -169,6 +171,8 @@ class Subset:
         Where there is a doubt, what a subscriber may have is deleted, and what it may have is given again.
         """
         batch = self._shape.changes(batch)
+        if self._by_key:  # which a delete has, too
+            batch = batch.filter(pa.array(self._where.holds(batch)))
         wanted = self._wanted(batch)
         rows = iter(decode(batch.filter(pa.array(wanted)).select(self._columns)))
         known = zip(self._keys(batch), self._versions(batch), wanted.tolist(), _places(batch), strict=True)
@@ -199,7 +203,10 @@ class Subset:
         names = list(self._shape.key)
         if not names:
             return [()] * batch.num_rows
-        return list(zip(*(_values(batch, name) for name in names), strict=True))
+        keys = [tuple(row.values()) for row in decode(batch.select(names))]
+        if any(pa.types.is_floating(self._shape.columns.field(name).type) for name in names):
+            return [tuple(_NAN if _is_nan(value) else value for value in key) for key in keys]
+        return keys
 
     def _versions(self, batch: pa.RecordBatch) -> list[_Version]:
         if not self._shape.timed:
@@ -232,13 +239,6 @@ def _same(one: Row, other: Row) -> bool:
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    values = [row[name] for row in decode(batch.select([name]))]
-    if pa.types.is_floating(batch.schema.field(name).type):
-        return [_NAN if _is_nan(value) else value for value in values]
-    return values
 
 
 def _places(batch: pa.RecordBatch) -> Iterator[tuple[int, int, int]]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import BadOption
 from penstock.flow import expression_forms
 from penstock.flow.expression_types import OWN, Ref, condition
-from penstock.flow.expressions import Expression, Field
+from penstock.flow.expressions import Expression, Field, leaves
 from penstock.log.decode import decode
 from penstock.schema import ddl_of, did_you_mean
 
@@ -33,6 +33,7 @@ class Where:
 
     said: str
     holds: Callable[[pa.RecordBatch], Bools]
+    reads: frozenset[str] | None = None  # which columns decide; None where that is not known
 
 
 def where_of(wanted: Wanted, columns: pa.Schema) -> Where:
@@ -67,7 +68,8 @@ def _by_values(wanted: Mapping[str, object], columns: pa.Schema) -> Where:
             found &= np.asarray(pc.fill_null(same, False).to_numpy(zero_copy_only=False), bool)
         return found
 
-    return Where(repr(sorted((name, str(scalar)) for name, scalar in scalars.items())), holds)
+    said = repr(sorted((name, str(scalar)) for name, scalar in scalars.items()))
+    return Where(said, holds, frozenset(scalars))
 
 
 def _scalar(name: str, value: object, columns: pa.Schema) -> Any:
@@ -99,7 +101,7 @@ def _by_expression(wanted: Expression, columns: pa.Schema) -> Where:
         found = expression_forms.holds(bound, lambda ref: batch.column(ref.column), rows=batch.num_rows)
         return np.asarray(found, bool)
 
-    return Where(str(wanted), holds)
+    return Where(str(wanted), holds, frozenset(field.column for field in leaves(wanted)))
 
 
 def _by_function(wanted: Callable[[dict[str, Any]], object], columns: pa.Schema) -> Where:
