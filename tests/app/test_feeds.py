@@ -20,7 +20,7 @@ from penstock.app.table import AppTable
 from penstock.clock import ManualClock
 from penstock.follow.token import FeedPosition
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 cities = st.sampled_from(["Bern", "Basel", None])
 seconds = st.none() | st.integers(0, 9)
 writes = st.builds(Write, st.integers(0, 2), cities, seconds, st.sampled_from([False, False, True]))

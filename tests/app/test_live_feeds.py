@@ -28,8 +28,8 @@ def app(home: Path) -> Iterator[ps.App]:
     found.close()
 
 
-def _table(app: ps.App) -> AppTable:
-    return app.table("users", SCHEMA, key="id", partitions=3, durability="os")
+def _table(app: ps.App, *, partitions: int = 3) -> AppTable:
+    return app.table("users", SCHEMA, key="id", partitions=partitions, durability="os")
 
 
 def _apply(rows: dict[int, dict[str, Any]], change: ps.Change) -> None:
@@ -95,7 +95,7 @@ def test_subscribers_beside_several_processes_miss_and_repeat_nothing(app: ps.Ap
 
 
 def test_a_writer_beside_new_subscribers_leaves_no_gap(app: ps.App) -> None:
-    table, stop = _table(app), threading.Event()
+    table, stop = _table(app, partitions=1), threading.Event()
 
     def write() -> None:
         n = 0
