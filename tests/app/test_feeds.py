@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +21,7 @@ import penstock as ps
 from penstock.app.table import AppTable
 from penstock.clock import ManualClock
 from penstock.follow.token import FeedPosition
+from penstock.log.embedded import EmbeddedLog
 
 many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 cities = st.sampled_from(["Bern", "Basel", None])
@@ -308,7 +311,7 @@ def test_only_the_wanted_rows_are_held(app: ps.App) -> None:
     table.upsert([{"id": key, "city": "Bern" if key < 3 else "Basel"} for key in range(2_000)])
     feed = table.subscribe(where={"city": "Bern"}, follow=False)
     assert len(list(feed)) == 4
-    assert len(feed._rows) == 3
+    assert len(feed._reading.rows) == 3
 
 
 def test_of_a_table_with_event_times_only_wanted_keys_are_held_where_the_key_decides(app: ps.App) -> None:
@@ -316,7 +319,7 @@ def test_of_a_table_with_event_times_only_wanted_keys_are_held_where_the_key_dec
     table.upsert([{"id": key, "name": "a", "city": "Bern", "at": None} for key in range(2_000)])
     feed = table.subscribe(where=ps.col("id") < 3, follow=False)
     assert len(list(feed)) == 4
-    assert len(feed._rows) == 3
+    assert len(feed._reading.rows) == 3
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["anew", "after a position"])
@@ -326,7 +329,7 @@ def test_a_feed_that_is_closed_on_the_way_does_not_call_itself_current(app: ps.A
     def where(row: dict[str, Any]) -> bool:
         for feed in closing:
             feed.close()
-        return True
+        return False
 
     table = app.table("users", "id BIGINT", key="id", durability="os")
     since = _position(table.subscribe(where=where, follow=False))
@@ -334,3 +337,22 @@ def test_a_feed_that_is_closed_on_the_way_does_not_call_itself_current(app: ps.A
     closing.append(table.subscribe(where=where, after=since if back else None))
     assert [change.op for change in closing[0]] == []
     assert not closing[0].is_current
+    assert closing[0].position == (since if back else None)
+
+
+def test_a_feed_that_is_dropped_ends_at_once_and_holds_nothing_of_the_log_open(app: ps.App) -> None:
+    """A cycle would be cleared at any moment, also by a thread that holds a lock of the log."""
+    table = _users(app)
+    feed = table.subscribe(after=_position(table.subscribe(follow=False)))
+    table.upsert([{"id": 8, "name": "Dan", "city": None}, {"id": 9, "name": "Eva", "city": None}])
+    assert next(feed).op == "current"
+    assert next(feed).key == {"id": 8}
+    assert isinstance(app.log.port, EmbeddedLog)
+    assert len(app.log.port._topic("users")._readers[0]) == 1  # given back
+    dropped = weakref.ref(feed)
+    gc.disable()
+    try:
+        del feed
+        assert dropped() is None
+    finally:
+        gc.enable()

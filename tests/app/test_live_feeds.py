@@ -88,7 +88,7 @@ def test_subscribers_beside_several_processes_miss_and_repeat_nothing(app: ps.Ap
                 if missed.op != "current":
                     _apply(coming, missed)
                 position = missed.position
-            if staying == final and all(writer.poll() is not None for writer in writers):
+            if staying == final:  # the last write of every key shows
                 break
     assert [writer.wait(20) for writer in writers] == [0, 0]
     assert staying == coming == final
@@ -106,7 +106,7 @@ def test_a_writer_beside_new_subscribers_leaves_no_gap(app: ps.App) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(30):
+        for _ in range(15):
             rows: dict[int, dict[str, Any]] = {}
             told = 0
             for change in table.subscribe():
@@ -209,6 +209,12 @@ def test_a_view_can_be_subscribed_to_by_what_its_rows_hold(app: ps.App) -> None:
         ("insert", {"page": "/"}),
         ("delete", {"page": "/"}),
     ]
+
+
+def test_a_record_that_no_definition_wrote_is_refused(app: ps.App) -> None:
+    _view(app, record("x", page="/", views=1))
+    with pytest.raises(ps.BadRecord, match="'x'"):
+        next(app.subscribe("per_page"))
 
 
 def test_a_view_that_has_not_run_has_no_feed_yet(app: ps.App) -> None:

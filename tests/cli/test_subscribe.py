@@ -1,4 +1,4 @@
-"""`penstock subscribe`: rows and changes of tables and views, one per line. Without Spark."""
+"""`penstock subscribe`: rows and changes of tables and views, one per line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.cli import shop
 from tests.cli.command import Command, error_of
+from tests.cli.conftest import Shop
 from tests.follow.backends import SYSTEM_DDL, upsert
 from tests.waiting import wait_until
 
@@ -71,6 +72,15 @@ def test_it_works_for_views(cli: Command, file: Path) -> None:
     assert [(line["op"], line.get("row")) for line in lines] == [
         ("insert", {"page": "/", "views": 3}),
         ("current", None),
+    ]
+
+
+def test_a_view_that_spark_made_has_the_same_rows(ran: Shop) -> None:
+    rows = ran.cli.json("view", ran.file, "per_minute")["rows"]
+    *told, current = ran.cli.lines("subscribe", ran.file, "per_minute", "--for", 0)
+    assert current["op"] == "current"
+    assert sorted((line["row"] for line in told), key=lambda row: row["window_start"]) == [
+        {name: value for name, value in row.items() if name != "final"} for row in rows
     ]
 
 

@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.app import reading
+from penstock.app import reading as views
 from penstock.app.table import AppTable
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from penstock.app.app import App
 
 _WAIT_S = 0.5  # how long it may take to see that it was closed, or that the topic is gone
-_GATHERED_ROWS = 1_000
+_PIECE_ROWS = 20_000
+_PIECE_BYTES = 8 << 20
 _UNDER_WAY_US = 60_000_000  # a record is stamped before it is seen: by the sync, and by another clock
 
 
@@ -90,6 +91,46 @@ class Feed:
     a position, it tells what changed since, then "current", then every change.
     """
 
+    def __init__(self, reading: _Reading) -> None:
+        # The generator must not lead back to here: a feed that is dropped ends at once, not when Python
+        # next looks for cycles.
+        self._reading, self._changes = reading, reading.run()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all rows that there were when it began have been told."""
+        return self._reading.is_current
+
+    @property
+    def position(self) -> str | None:
+        """How far it is, also past what does not concern the subscriber: what `after=` takes.
+
+        None before the first "current" of a feed that began anew.
+        """
+        return self._reading.position
+
+    def close(self) -> None:
+        """End the iteration, at the latest half a second from now."""
+        self._reading.closed.set()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Change:
+        if self._reading.closed.is_set():
+            self._changes.close()
+        return next(self._changes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Reading:
+    """The log as one subscriber reads it."""
+
     def __init__(
         self,
         topic: Topic,
@@ -107,52 +148,29 @@ class Feed:
         self._topic, self._follow, self._timeout_s, self._clock = topic, follow, timeout_s, clock
         self._settings = topic.settings
         self._wanted = repr((condition.said, sorted(chosen) if columns is not None else None))
-        self._rows = Subset(shape, condition, chosen)
+        self.rows = Subset(shape, condition, chosen)
         self._doubts: dict[int, Doubt] = {}
         self._begins_us = clock.now_us()
         self._ends = self._bounds()
         self._after = self._decoded(after) if after is not None else None
         self._next = dict(self._after.ends_by_partition) if self._after else self._ends
         self._seen_us = self._after.seen_us if self._after else self._begins_us
-        self._closed = threading.Event()
-        self._changes = self._run()
-        self.is_current = False  # whether all rows there were when it began have been told
+        self.closed = threading.Event()
+        self.is_current = False
 
     @property
     def position(self) -> str | None:
-        """How far it is, also past what does not concern the subscriber: what `after=` takes.
-
-        None before the first "current" of a feed that began anew.
-        """
         return self._position(self._seen_us) if self._after or self.is_current else None
-
-    def close(self) -> None:
-        """End the iteration, at the latest half a second from now."""
-        self._closed.set()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Change:
-        if self._closed.is_set():
-            self._changes.close()
-        return next(self._changes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # ---- the three parts of a feed ---------------------------------------------------------------
 
-    def _run(self) -> Generator[Change]:
+    def run(self) -> Generator[Change]:
         if self._after is None:
             yield from self._current_rows()
         else:
             self._restore()
         yield from self._read_to(self._ends, self._begins_us)
-        if self._closed.is_set():  # so not all has been told
+        if self.closed.is_set():  # so not all has been told
             return
         self.is_current = True
         yield Change("current", position=self.position)
@@ -162,8 +180,8 @@ class Feed:
     def _current_rows(self) -> Iterator[Change]:
         for number, end in self._ends.items():
             self._fold(number, end)
-        if not self._closed.is_set():
-            for key, row in self._rows.rows():
+        if not self.closed.is_set():
+            for key, row in self.rows.rows():
                 yield Change("insert", key, row)
 
     def _restore(self) -> None:
@@ -178,7 +196,7 @@ class Feed:
 
     def _tail(self) -> Iterator[Change]:
         told = time.monotonic()
-        while not self._closed.is_set():
+        while not self.closed.is_set():
             now_us = self._clock.now_us()
             ends = self._bounds()
             if ends != self._next:
@@ -203,9 +221,9 @@ class Feed:
             raise error
         count = 0
         for batch in self._batches(number, start, end):
-            deque(self._rows.apply(batch), maxlen=0)
+            deque(self.rows.apply(batch), maxlen=0)
             count += batch.num_rows
-            if self._closed.is_set():
+            if self.closed.is_set():
                 break
         return count
 
@@ -213,13 +231,15 @@ class Feed:
         """What happened up to `ends`, which were seen at `now_us`, by append time."""
         steps = [self._steps(number, end) for number, end in ends.items() if self._next[number] < end]
         for step in heapq.merge(*steps, key=lambda step: step[:3]):
-            if self._closed.is_set():
+            if self.closed.is_set():
                 return
             self._next = {**self._next, step.partition: step.offset + 1}
             # What is still to be read was appended later than this, or after we looked.
             self._seen_us = min(step.time_us, now_us)
             position = self._position(self._seen_us)
             yield Change(step.operation, step.key, step.row, step.before, position)
+        if self.closed.is_set():  # perhaps before the end
+            return
         self._next, self._seen_us = ends, now_us
         self._doubts = {n: doubt for n, doubt in self._doubts.items() if doubt.limit_us > now_us}
 
@@ -227,8 +247,8 @@ class Feed:
         gaps = _Gaps(self._next[number], self._seen_us - _UNDER_WAY_US)
         for batch in self._batches(number, self._next[number], end):
             self._check_deletes(gaps.since(batch))
-            yield from self._rows.apply(batch, self._doubts.get(number))
-            if self._closed.is_set():
+            yield from self.rows.apply(batch, self._doubts.get(number))
+            if self.closed.is_set():
                 return
         self._check_deletes(gaps.since_last(end))
 
@@ -241,15 +261,22 @@ class Feed:
             raise PositionLost(self._topic.name, "compaction may have removed deletes that it has not told")
 
     def _batches(self, number: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """In pieces. Between them nothing of the log is held open: the next may never be asked for."""
+        while start < end:
+            piece = self._piece(number, start, end)
+            self._check_topic()  # else these may be records of another topic
+            if piece is None:
+                return
+            yield piece
+            start = int(piece.column("_offset")[-1].as_py()) + 1
+
+    def _piece(self, number: int, start: int, end: int) -> pa.RecordBatch | None:
         try:
-            for batch in _gathered(self._topic.read(partition=number, start=start, end=end)):
-                self._check_topic()  # else these may be records of another topic
-                yield batch
+            return _gathered(self._topic.read(partition=number, start=start, end=end))
         except OffsetOutOfRange as error:
             self._check_topic()
-            raise PositionLost(
-                self._topic.name, "retention has removed records that it has not told"
-            ) from error
+            reason = "retention has removed records that it has not told"
+            raise PositionLost(self._topic.name, reason) from error
         except (StorageError, Damaged, FileNotFoundError):
             self._check_topic()  # its files went away under our hands
             raise
@@ -285,19 +312,16 @@ class Feed:
         return found
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small batches together: each one costs as much as some hundred records."""
+def _gathered(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """The first of them, and small ones together: each costs as much as some hundred records."""
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
-        if held and rows + batch.num_rows > _GATHERED_ROWS:
-            yield pa.concat_batches(held)
-            held, rows = [], 0
-        if batch.num_rows:
-            held.append(batch)
-            rows += batch.num_rows
-    if held:
-        yield pa.concat_batches(held)
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
+            break
+    return pa.concat_batches(held) if rows else None
 
 
 class _Gaps:
@@ -332,10 +356,11 @@ def subscribe(
     topic, shape = _subscribed(app, name)
     port = app.log.port
     clock = port.clock if isinstance(port, EmbeddedLog) else SystemClock()
-    return Feed(
+    reading = _Reading(
         topic, shape, where=where, columns=columns, after=after, follow=follow, timeout_s=timeout_s,
         clock=clock,
     )  # fmt: skip
+    return Feed(reading)
 
 
 def columns_of(app: App, name: str) -> pa.Schema:
@@ -355,7 +380,7 @@ def _subscribed(app: App, name: str) -> tuple[Topic, Shape]:
     if definition is None:
         tables = [known for known, found in app.topics.items() if isinstance(found, AppTable)]
         raise UnknownView(name, known=[*tables, *app.definitions])
-    shape = ViewShape(reading.spec(app, name))  # which says so if it has not run yet
+    shape = ViewShape(views.spec(app, name))  # which says so if it has not run yet
     return app.log.topic(name), shape
 
 

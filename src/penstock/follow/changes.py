@@ -82,7 +82,7 @@ def _folded(name: str) -> bool:
 def _folded_once(state: pa.Table | None, pending: list[pa.RecordBatch], key: tuple[str, ...]) -> pa.Table:
     fresh = pa.Table.from_batches(pending)
     rows = fresh if state is None else pa.concat_tables([state, fresh])
-    _check_operations(rows)
+    check_operations(rows)
     latest = _latest(rows, key)
     return latest.filter(pc.equal(latest["_op"], UPSERT)).combine_chunks()
 
@@ -95,11 +95,12 @@ def _conformed(spec: TableSpec, records: pa.Table) -> pa.Table:
                 f'the changelog of "{spec.name}" has no column "{name}".',
                 hint=did_you_mean(name, records.schema.names),
             )
-    _check_operations(records)
+    check_operations(records)
     return records.select(wanted.names).cast(wanted)
 
 
-def _check_operations(records: pa.Table) -> None:
+def check_operations(records: pa.Table | pa.RecordBatch) -> None:
+    """Raises BadRecord for a record that no definition has written."""
     known = pc.is_in(records["_op"], pa.array([UPSERT, DELETE, PROGRESS]))
     if not pc.all(known).as_py() and records.num_rows:
         row = pc.index(known, False).as_py()

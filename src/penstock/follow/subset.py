@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.follow.changes import DELETE, PROGRESS
+from penstock.follow.changes import DELETE, PROGRESS, check_operations
 from penstock.follow.table import TableSpec
 from penstock.follow.where import Bools, Where
 from penstock.log import versions
@@ -102,6 +102,7 @@ class ViewShape:
         return False
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        check_operations(batch)
         return batch.filter(pc.not_equal(batch.column("_op"), PROGRESS))
 
     def deleted(self, batch: pa.RecordBatch) -> Bools:
