@@ -13,7 +13,10 @@ import pytest
 import penstock as ps
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("LOG.md", "FLOW.md", "RELATIONS.md", "FOLLOWERS.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("LOG.md", "FLOW.md", "RELATIONS.md", "FOLLOWERS.md")),
+]
 MODULES = [
     "penstock.app.app",
     "penstock.clock",
