@@ -13,7 +13,7 @@ import pytest
 import penstock as ps
 
 ROOT = Path(__file__).parent.parent
-GUIDES = ("LOG.md", "FLOW.md", "RELATIONS.md", "FEEDS.md", "FOLLOWERS.md")
+GUIDES = ("LOG.md", "FLOW.md", "RELATIONS.md", "FEEDS.md", "FOLLOWERS.md", "CAPTURE.md")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in GUIDES)]
 MODULES = [
     "penstock.app.app",

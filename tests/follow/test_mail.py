@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.follow import dying_delivery
 from tests.follow.receivers import MailServer, mail_server
 
 import penstock as ps
@@ -94,6 +98,23 @@ def test_a_row_that_does_not_fit_the_template_is_put_aside(
 def test_a_template_with_an_unknown_column_is_an_error(mailing: Mailing) -> None:
     with pytest.raises(BadOption, match='did you mean "customer"'):
         mailing(body="Dear {custmer}").step(timeout_s=0)
+
+
+@pytest.mark.parametrize("step", ["begun", "sent", "noted"])
+def test_a_killed_follower_mails_everything_and_under_the_same_ids(
+    server: MailServer, orders: ps.Topic, mailing: Mailing, home: Path, step: str
+) -> None:
+    orders.append([{"id": number, "customer": "Ann"} for number in range(4)])
+    url = f"smtp://127.0.0.1:{server.port}"
+    child = subprocess.run(
+        [sys.executable, dying_delivery.__file__, url, str(home), step, "2", "1"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    mailing().step(timeout_s=0)
+    sent = [(mail["Message-ID"], mail["Subject"]) for mail in server.mails]
+    assert len(sent) == 4 + (step == "sent")
+    assert [subject for _, subject in dict(sent).items()] == [f"Order {number}" for number in range(4)]
 
 
 def test_a_password_is_sent_and_shown_nowhere(

@@ -17,6 +17,7 @@ import pytest
 from tests.follow import dying_sink
 from tests.follow.backends import changelog, delete, record, upsert
 from tests.follow.sinks import STEPS, Keyed, Rows, open_sink, place
+from tests.follow.test_follower import running
 from tests.servers import Redis
 from tests.waiting import wait_until
 
@@ -114,6 +115,45 @@ def test_a_second_follower_and_an_old_one_apply_nothing(
     with pytest.raises(Contended):
         sink.apply(spec, again, from_offset=old.next_offset, next_offset=1)
     assert kept.rows("counts") == {"a": {"k": "a", "v": 2}}
+
+
+@pytest.mark.parametrize(("kept", "step"), [("redis", "queued"), ("delta", "merging")], indirect=["kept"])
+def test_of_two_commits_at_once_the_second_is_refused(
+    kept: Keyed, counted: tuple[ps.Topic, TableSpec], step: str
+) -> None:
+    topic, spec = counted
+    topic.append([upsert(k="a", v=1), upsert(k="b", v=2)])
+    other = opened(kept)
+
+    def overtaken(reached: str) -> None:
+        if reached == step:
+            Follower(topic, other, spec, chunk_records=1).step(timeout_s=0)
+            topic.append([upsert(k="a", v=3)])
+            Follower(topic, other, spec).step(timeout_s=0)
+
+    slow = Follower(topic, open_sink(kept.kind, kept.address, watch=overtaken), spec)
+    with pytest.raises(Contended):
+        slow.step(timeout_s=0)
+    assert kept.rows("counts") == {"a": {"k": "a", "v": 3}, "b": {"k": "b", "v": 2}}
+    assert Follower(topic, other, spec).step(timeout_s=0) == 0
+
+
+def test_two_followers_that_run_together_end_with_every_row(
+    kept: Keyed, counted: tuple[ps.Topic, TableSpec]
+) -> None:
+    topic, spec = counted
+    sinks = [opened(kept), opened(kept)]
+    with (
+        running(Follower(topic, sinks[0], spec)) as first,
+        running(Follower(topic, sinks[1], spec)) as second,
+    ):
+        for number in range(10):
+            topic.append([upsert(k=str(number % 7), v=number)])
+        done = folded(topic, spec, 10)
+        wait_until(lambda: kept.rows("counts") == done, what="every row")
+        assert (first(), second()) == (None, None)
+    for sink in sinks:
+        sink.close()
 
 
 def test_another_changelog_or_other_columns_begin_anew(kept: Keyed, log: ps.Log) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from penstock.errors import BadOption, Unreachable
+from penstock.errors import BadOption, Contended, Unreachable
 from penstock.follow.changes import DELETE, PROGRESS, UPSERT
 from penstock.follow.positions import Positions
 from penstock.follow.store import Progress, Watch, check_place, unwatched
@@ -91,6 +91,7 @@ class Deliveries:
         self.chunk_records = max(_CHUNK, sender.batch)
         self._prepared: dict[str, str] = {}
         self._failing: tuple[str, float] | None = None  # a delivery, and since when
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Deliveries {self._sender.label}>"
@@ -112,6 +113,8 @@ class Deliveries:
         begun = self._positions.sending(*place, partition)
         for group in _groups(_messages(spec, changes), self._sender.batch, begun):
             until = group[-1].offset + 1
+            if self._closed:  # by a program that ends and has waited long enough
+                raise Contended(f"deliveries to {self._sender.label} have ended.", hint="run it again")
             if len(group) > 1:
                 self._positions.note(*place, partition, before=from_offset, after=from_offset, until=until)
             self._watch("begun")
@@ -132,6 +135,7 @@ class Deliveries:
         self._positions.forget(view, self._sender.identity)
 
     def close(self) -> None:
+        self._closed = True
         self._sender.close()
         self._positions.close()
 

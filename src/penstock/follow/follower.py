@@ -105,7 +105,9 @@ class Follower:
     def finish(self, stop: threading.Event) -> None:
         """Apply all that is there now. Raises what still holds it up after several tries."""
         while not stop.is_set():
-            if self._try(stop, timeout_s=0, tries=_TRIES) == 0 and not self.retries:
+            before = self._known
+            applied = self._try(stop, timeout_s=0, tries=_TRIES)
+            if not applied and not self.retries and self._known == before:
                 return
 
     def _try(self, stop: threading.Event, *, timeout_s: float, tries: int | None = None) -> int:

@@ -175,8 +175,8 @@ class WebhookTarget:
         if not 1 <= self.batch <= 10_000:
             raise BadOption(f"batch={self.batch!r}.", hint="choose 1 to 10,000 records for one POST")
         for name, value in self.headers:
-            if not name or "\n" in name + value or "\r" in name + value:
-                raise BadOption(f"{name!r} is no header.", hint="names and values are one line each")
+            if not name or not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
+                raise BadOption(f"{name!r} is no header.", hint="names and values are one line of ASCII each")
 
     @property
     def label(self) -> str:
@@ -247,7 +247,7 @@ def parts(url: str, schemes: Sequence[str], example: str) -> SplitResult:
         is_meant = found.scheme in schemes and bool(found.hostname) and found.port != 0
     except ValueError:
         is_meant = False
-    if not is_meant or any(character.isspace() for character in url):
+    if not is_meant or not url.isascii() or any(character.isspace() for character in url):
         raise BadOption(f"this is no address of {schemes[0]}.", hint=f'write it as "{example}"')
     return found
 

@@ -44,7 +44,7 @@ class Webhook:
     def send(self, key: str, messages: Sequence[Message]) -> None:
         values = [message.to_json() for message in messages]
         body = json.dumps(values if self.batch > 1 else values[0], ensure_ascii=False).encode()
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key, **self._headers}
+        headers = {"Content-Type": "application/json", **self._headers, "Idempotency-Key": key}
         was_open = self._connection is not None
         try:
             try:
