@@ -9,9 +9,17 @@ alive.py        which keys a table of the log has
 unchanged.py    values that a source does not repeat, from the log
 declared.py     a source as a program declares it, by an address or with options
 sqlite.py, sqlite_tables.py, sqlite_triggers.py   SQLite, by generated triggers
+mysql.py            MySQL and MariaDB, by the binlog: snapshots and following
+mysql_server.py     connections, places in the binlog, errors
+mysql_checks.py     what is in the way of a capture, and the tables there are
+mysql_types.py      columns in the log's types
+mysql_binlog.py     events as the server sends them
+mysql_rows.py       bytes of the binlog to rows
+mysql_statements.py statements of the binlog that alter or empty tables
+mysql_transactions.py, mysql_steps.py   events to transactions, transactions to steps
 """
 
-from penstock.capture.declared import Database, postgres, source_at, sqlite
+from penstock.capture.declared import Database, mysql, postgres, source_at, sqlite
 from penstock.capture.engine import Capture
 
-__all__ = ["Capture", "Database", "postgres", "source_at", "sqlite"]
+__all__ = ["Capture", "Database", "mysql", "postgres", "source_at", "sqlite"]
