@@ -5,9 +5,11 @@ By file and position alone: with GTIDs the driver begins anew after a reconnect.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pymysql
@@ -18,9 +20,10 @@ from penstock.capture.mysql_server import Address, At, errors, settings
 from penstock.errors import NotSupported, Unreachable
 
 _AHEAD_BYTES = 16 << 20  # read before anybody has asked for it
-_HEARTBEAT_S = 0.25  # also how long an end may take
+_HEARTBEAT_S = 1.0
 _SILENCE_S = 10.0  # without even a heartbeat: the connection is dead
 _END_S = 2.0
+_LOST = (2006, 2013)
 _POS_MAX = 1 << 32
 
 
@@ -36,12 +39,13 @@ class Binlog:
                 hint="lower max_binlog_size, and split transactions that are larger",
             )
         self._address, self._queue, self._ended = address, _Bounded(_AHEAD_BYTES), threading.Event()
+        self._connections: list[_Connection] = []
         self._stream = BinLogStreamReader(
             {**settings(address), "read_timeout": _SILENCE_S}, server_id,
             log_file=at.file, log_pos=at.pos, resume_stream=True, blocking=True,
             only_schemas=[address.database], only_tables=tables and list(tables),
             filter_non_implemented_events=False, enable_logging=False, slave_heartbeat=_HEARTBEAT_S,
-            pymysql_wrapper=_connect_twice(),
+            pymysql_wrapper=self._connect,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._read, name="binlog", daemon=True)
         self._thread.start()
@@ -57,7 +61,16 @@ class Binlog:
     def close(self) -> None:
         self._ended.set()
         self._queue.close()
+        for connection in self._connections:
+            connection.wake()
         self._thread.join(_END_S)
+
+    def _connect(self, **options: Any) -> _Connection:
+        if "db" in options:
+            options["database"] = options.pop("db")  # its name since PyMySQL 1.0
+        made = _Connection(**options)
+        self._connections.append(made)
+        return made
 
     def _read(self) -> None:
         try:
@@ -79,19 +92,21 @@ class Binlog:
             self._queue.put(event, event.event_size)
 
 
-def _connect_twice() -> Callable[..., Any]:
-    """For the stream and for questions. The driver would go on after a lost connection in mid-transaction."""
-    made = []
+class _Connection(pymysql.connections.Connection):  # type: ignore[misc]  # it has no types
+    """One that ends the stream when it is lost: the driver would go on, in the middle of a transaction."""
 
-    def connect(**options: Any) -> Any:
-        made.append(1)
-        if len(made) > 2:
-            raise ConnectionResetError("the connection was lost")
-        if "db" in options:
-            options["database"] = options.pop("db")  # its name since PyMySQL 1.0
-        return pymysql.connect(**options)
+    def _read_packet(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super()._read_packet(*args, **options)
+        except pymysql.err.OperationalError as error:
+            if error.args[0] in _LOST:
+                raise ConnectionResetError("the connection was lost") from error
+            raise
 
-    return connect
+    def wake(self) -> None:
+        """Whoever waits for it goes on, with an error."""
+        with suppress(OSError, AttributeError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
 
 class _Bounded:
