@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -33,6 +34,11 @@ def server() -> Iterator[MariaDB]:
     with throwaway() as made:
         grant(made)
         yield made
+
+
+@pytest.fixture
+def home(in_memory: Path) -> Path:
+    return in_memory / "home"
 
 
 @pytest.fixture
