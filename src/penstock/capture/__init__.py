@@ -22,9 +22,18 @@ postgres_again.py          a new snapshot of live tables, in chunks
 postgres_transactions.py   messages collected into the changes of whole transactions
 postgres_types.py          its types as the log's; its texts as columns
 pgoutput.py                the messages of its logical decoding
+
+mysql_source.py     MySQL and MariaDB, by the binlog: snapshots and following
+mysql_server.py     connections, places in the binlog, errors
+mysql_checks.py     what is in the way of a capture, and the tables there are
+mysql_types.py      columns in the log's types
+mysql_binlog.py     events as the server sends them
+mysql_rows.py       bytes of the binlog to rows
+mysql_statements.py statements of the binlog that alter or empty tables
+mysql_transactions.py, mysql_steps.py   events to transactions, transactions to steps
 """
 
-from penstock.capture.declared import Database, postgres, source_at, sqlite
+from penstock.capture.declared import Database, mysql, postgres, source_at, sqlite
 from penstock.capture.engine import Capture
 
-__all__ = ["Capture", "Database", "postgres", "source_at", "sqlite"]
+__all__ = ["Capture", "Database", "mysql", "postgres", "source_at", "sqlite"]

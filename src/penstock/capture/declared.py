@@ -12,6 +12,7 @@ from penstock.errors import BadOption, NotSupported
 from penstock.opening import is_postgres
 
 _SQLITE = "sqlite:///"
+_MYSQL = ("mysql://", "mariadb://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,17 @@ class Database:
 
 
 def source_at(address: str | Path, *, tables: Sequence[str] | None = None) -> Database:
-    """What an address names: "postgresql://…", "sqlite:///path" or a path."""
+    """What an address names: "postgresql://…", "mysql://…", "mariadb://…", "sqlite:///path" or a path."""
     text = str(address)
     if is_postgres(text):
         return postgres(text, tables=tables)
+    if text.startswith(_MYSQL):
+        return mysql(text, tables=tables)
     if "://" in text and not text.startswith(_SQLITE):
         raise BadOption(
             f'nothing can be captured from addresses like "{text.partition("://")[0]}://".',
-            hint='use "postgresql://user@host/database", "sqlite:///path" or a path',
+            hint='use "postgresql://user@host/database", "mysql://user@host/database", "sqlite:///path" '
+            "or a path",
         )
     return sqlite(text, tables=tables)
 
@@ -60,8 +64,12 @@ def postgres(
     slot: str | None = None,
     publication: str | None = None,
     heartbeat: str | float = "10 seconds",
+    as_text: Sequence[str] = (),
 ) -> Database:
-    """A PostgreSQL database, by its write-ahead log. `tables`: all that have a key."""
+    """A PostgreSQL database, by its write-ahead log. `tables`: all that have a key.
+
+    `as_text`: columns ("orders.due") to be captured as PostgreSQL prints them.
+    """
     heartbeat_s = duration_ms(heartbeat) / 1_000
 
     def make(name: str) -> Source:
@@ -73,10 +81,27 @@ def postgres(
                 hint='install it with: pip install "penstock[postgres]"',
             ) from error
         return PostgresSource(
-            url, name=name, tables=tables, slot=slot, publication=publication, heartbeat_s=heartbeat_s
-        )
+            url, name=name, tables=tables, slot=slot, publication=publication, heartbeat_s=heartbeat_s,
+            as_text=as_text,
+        )  # fmt: skip
 
     return Database("postgresql", _database(url), make)
+
+
+def mysql(url: str, *, tables: Sequence[str] | None = None, server_id: int | None = None) -> Database:
+    """A MySQL or MariaDB database, by its binlog. `tables`: all that have a key."""
+
+    def make(name: str) -> Source:
+        try:
+            from penstock.capture.mysql_source import MySQLSource
+        except ImportError as error:
+            raise NotSupported(
+                f"the MySQL driver is not installed ({error}).",
+                hint='install it with: pip install "penstock[mysql]"',
+            ) from error
+        return MySQLSource(url, name=name, tables=tables, server_id=server_id)
+
+    return Database("mysql", _database(url), make)
 
 
 def _database(url: str) -> str:

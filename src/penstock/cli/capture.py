@@ -30,7 +30,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="An app with captures (shop.py), or postgresql://…, sqlite:///path, a path.",
+        help="An app with captures (shop.py), or postgresql://…, mysql://…, sqlite:///path, a path.",
     ),
 ]
 Name = Annotated[

@@ -1,0 +1,94 @@
+"""Statements of the binlog: which tables they empty or alter, and which change rows without telling them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+EMPTIED, ALTERED, GONE = "emptied", "altered", "gone"
+ALL = "*"
+
+_COMMENT = re.compile(r"/\*(?!M?!).*?\*/|--[ \t][^\n]*|#[^\n]*", re.S)
+_CONDITIONAL = re.compile(r"/\*M?!\d*(.*?)\*/", re.S)
+_NAME = r"(?:`(?:[^`]|``)+`|[\w$]+)"
+_TABLE = rf"(?:{_NAME}\s*\.\s*)?{_NAME}"
+_DML = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|SELECT)\b", re.I)
+_TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?({_TABLE})", re.I)
+_DROP = re.compile(rf"DROP\s+TABLES?\s+(?:IF\s+EXISTS\s+)?({_TABLE}(?:\s*,\s*{_TABLE})*)", re.I)
+_DROP_DATABASE = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?({_NAME})", re.I)
+_ANEW = re.compile(rf"CREATE\s+OR\s+REPLACE\s+TABLE\s+({_TABLE})", re.I)
+_ALTER = re.compile(
+    rf"ALTER\s+(?:ONLINE\s+)?(?:IGNORE\s+)?TABLE\s+(?:IF\s+EXISTS\s+)?({_TABLE})(.*)", re.I | re.S
+)
+_RENAME = re.compile(r"RENAME\s+TABLES?\s+(.*)", re.I | re.S)
+_PAIR = re.compile(
+    rf"(?:IF\s+EXISTS\s+)?({_TABLE})\s+(?:WAIT\s+\d+\s+|NOWAIT\s+)?TO\s+({_TABLE})\s*(?:,|$)", re.I
+)
+_RENAMED = re.compile(rf"\bRENAME\s+(?:TO\s+|AS\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)({_TABLE})", re.I)
+# Indexes change no rows: for one of them a large table need not be read again.
+_ONLY_INDEX = re.compile(
+    r"\s*(?:ADD\s+(?:UNIQUE\s+|FULLTEXT\s+)?(?:INDEX|KEY)\b|DROP\s+(?:INDEX|KEY)\b|RENAME\s+(?:INDEX|KEY)\b)"
+    r"[^,()]*(?:\([^()]*(?:\(\d+\)[^()]*)*\))?[^,()]*$",
+    re.I,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    what: str
+    table: str  # of our database, ALL for every one
+
+
+def plain(statement: str) -> str:
+    """Without comments, but with what only some servers are to read."""
+    return _COMMENT.sub(" ", _CONDITIONAL.sub(r" \1 ", statement)).strip()
+
+
+def changes_rows(statement: str) -> bool:
+    """Whether it is one that should have come as rows."""
+    return _DML.match(statement) is not None
+
+
+def mentions(statement: str, table: str) -> bool:
+    return re.search(rf"(?<![\w$]){re.escape(table)}(?![\w$])", statement, re.I) is not None
+
+
+def touched(statement: str, default: str, database: str) -> list[Touched]:
+    """What a plain statement, given while `default` was in use, does to the tables of `database`."""
+    found = []
+    for what, name in _named(statement):
+        schema, table = _split(name)
+        if what == GONE and table == ALL:
+            found += [Touched(GONE, ALL)] if schema == database else []
+        elif (schema or default) == database:
+            found.append(Touched(what, table))
+    return found
+
+
+def _named(statement: str) -> Iterator[tuple[str, str]]:
+    if match := _TRUNCATE.match(statement) or _ANEW.match(statement):
+        yield EMPTIED, match[1]
+    elif match := _DROP.match(statement):
+        yield from ((GONE, name) for name in re.findall(_TABLE, match[1]))
+    elif match := _DROP_DATABASE.match(statement):
+        yield GONE, f"{match[1]}.{ALL}"
+    elif match := _ALTER.match(statement):
+        if not _ONLY_INDEX.match(match[2]):
+            renamed = _RENAMED.findall(match[2])[:1]
+            yield (GONE if renamed else ALTERED), match[1]
+            yield from ((ALTERED, name) for name in renamed)
+    elif match := _RENAME.match(statement):
+        pairs = _PAIR.findall(match[1])
+        made = [new for _, new in pairs]
+        yield from ((GONE, old) for old, _ in pairs if old not in made)
+        yield from ((ALTERED, new) for new in made)
+
+
+def _split(name: str) -> tuple[str, str]:
+    parts = [_bare(part) for part in re.findall(rf"{_NAME}|\*", name)]
+    return ("", parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
