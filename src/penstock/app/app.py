@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.app.declaring import create
 from penstock.clock import CorrectedTime, duration_ms
-from penstock.errors import BadDefinition, BadName, BadOption, TopicExists, UnknownView
+from penstock.errors import BadDefinition, BadName, BadOption, UnknownView
 from penstock.flow.cluster import LOCAL, check_log, checkpoint_folder, is_cluster
 from penstock.flow.definition import Definition
 from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
@@ -25,7 +25,6 @@ from penstock.log.port import LogPort, Position
 from penstock.log.settings import TopicSettings, check_name
 from penstock.log.topic import Topic
 from penstock.opening import address_of, checked, is_kafka, open_log
-from penstock.schema import RecordSchema
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -226,7 +225,7 @@ class App:
         with self._opening:
             self.topics[topic.name] = topic
             if self._log is not None:
-                _create(self._log, topic.declared)
+                create(self._log, topic.declared)
 
     def view(
         self, *, key: str | Sequence[str], name: str | None = None, to: Places = ()
@@ -385,7 +384,7 @@ class App:
 
     def _create_topics(self, log: Log) -> None:
         for topic in self.topics.values():
-            _create(log, topic.declared)
+            create(log, topic.declared)
 
     def _claim(self, name: str) -> None:
         if name in self.topics or name in self.definitions or name in self.captures:
@@ -486,28 +485,3 @@ def stream(*topics: AppTopic | Stream) -> DataFrame:
     from penstock.flow.build import stream_of
 
     return stream_of([topic.name for topic in topics])
-
-
-def _create(log: Log, wanted: TopicSettings) -> None:
-    try:
-        log.port.create_topic(wanted)
-    except TopicExists:
-        known = log.port.settings(wanted.name)
-        changed = _brought_up(known, wanted)
-        if changed != known:
-            log.port.alter_topic(wanted.name, changed)
-
-
-def _brought_up(known: TopicSettings, wanted: TopicSettings) -> TopicSettings:
-    """What is declared now, on what a topic has become."""
-    if known.format == "avro" and wanted.schema == RecordSchema.of(None):  # it came from the registry
-        wanted = replace(wanted, schema=known.schema, key=known.key)
-    return replace(
-        wanted,
-        format=wanted.format or known.format,
-        schema=known.schema.evolve_to(wanted.schema),
-        partitions=max(known.partitions, wanted.partitions),
-        version=known.version,
-        id=known.id,
-        grown=known.grown,
-    )
