@@ -58,7 +58,9 @@ def collecting(after_lsn: int = 0, captured: bool = True) -> Transactions:
 
 
 def test_what_is_complete_can_be_taken_while_the_next_is_under_way() -> None:
-    transactions = fed(collecting(), begin(10, 5), frame(insert("1")), commit(10), begin(20, 6), frame(insert("2")))
+    transactions = fed(
+        collecting(), begin(10, 5), frame(insert("1")), commit(10), begin(20, 6), frame(insert("2"))
+    )
     assert transactions.count == 1
     assert ids(transactions) == [("5", 1, 1)]
     assert (transactions.count, transactions.lsn) == (0, 11)
@@ -107,4 +109,7 @@ def test_another_form_of_the_table_cuts_its_changes() -> None:
     transactions = Transactions(form_of, after_lsn=0)
     fed(transactions, begin(10, 5), relation(), frame(insert("1")), relation(b"other"), frame(insert("2")))
     fed(transactions, commit(10), begin(20, 6), relation(b"other"), frame(insert("3")), commit(20))
-    assert [(each.table.key, each.rows.num_rows) for each in transactions.take()] == [(("id",), 1), (("other",), 2)]
+    assert [(each.table.key, each.rows.num_rows) for each in transactions.take()] == [
+        (("id",), 1),
+        (("other",), 2),
+    ]
