@@ -63,8 +63,8 @@ class Source(Protocol):
     def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
         """Everything after `position`, and where it is None a snapshot before; never ends by itself.
 
-        None comes several times a second while there is nothing new. `again`: tables to take a new snapshot of,
-        all of them with "*". What the source keeps for us has to be there still, or it raises.
+        None comes several times a second while there is nothing new. `again`: tables to take a new snapshot
+        of, all of them with "*". What the source keeps for us has to be there still, or it raises.
         """
 
     def stored(self, position: Position) -> None:
