@@ -118,8 +118,8 @@ def test_when_all_senders_are_busy_it_says_so_but_our_own_does_not_count() -> No
             server = start_postgres(Path(folder), options=few)
         except Unavailable as reason:
             pytest.skip(str(reason))
+        database = PostgresDatabase.create(server.dsn)
         try:
-            database = PostgresDatabase.create(server.dsn)
             fold = captured(database)
             for _ in followed(database.source(), fold):
                 with psycopg.connect(server.dsn, replication="database", autocommit=True):
@@ -129,6 +129,7 @@ def test_when_all_senders_are_busy_it_says_so_but_our_own_does_not_count() -> No
             assert "all 2 WAL senders are busy" in error.message
             assert "ALTER SYSTEM SET max_wal_senders" in error.hint
         finally:
+            database.let_go()
             server.stop()
 
 
