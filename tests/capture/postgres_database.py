@@ -53,9 +53,13 @@ class PostgresDatabase:
         """Everything committed by now is before it."""
         return lsn_number(self.query("SELECT pg_current_wal_insert_lsn()::text")[0][0])
 
-    def close(self) -> None:
+    def let_go(self) -> None:
+        """Nobody is connected any more."""
         for source in self.sources:
             source.close()
+
+    def close(self) -> None:
+        self.let_go()
         with psycopg.connect(self.server_dsn, autocommit=True) as db:
             db.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (self.name,)

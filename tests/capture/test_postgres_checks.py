@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from tests.capture.folding import Fold, follow, followed
 from tests.capture.postgres_database import PostgresDatabase
-from tests.servers import Postgres
+from tests.servers import Postgres, Unavailable, start_postgres
 from tests.waiting import wait_until
 
 from penstock.capture.postgres_source import PostgresSource
@@ -107,6 +109,28 @@ def test_no_free_slot_and_a_server_that_does_not_answer(
         )
     with pytest.raises(Unreachable, match="does not answer"):
         PostgresSource("postgresql://u:secret@127.0.0.1:1/db", name="x").tables()
+
+
+def test_when_all_senders_are_busy_it_says_so_but_our_own_does_not_count() -> None:
+    few = ["wal_level=logical", "max_replication_slots=2", "max_wal_senders=2"]
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        try:
+            server = start_postgres(Path(folder), options=few)
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        database = PostgresDatabase.create(server.dsn)
+        try:
+            fold = captured(database)
+            for _ in followed(database.source(), fold):
+                with psycopg.connect(server.dsn, replication="database", autocommit=True):
+                    error = refused(database.source(name="another"))
+                    assert database.source().problems() == []
+                break
+            assert "all 2 WAL senders are busy" in error.message
+            assert "ALTER SYSTEM SET max_wal_senders" in error.hint
+        finally:
+            database.let_go()
+            server.stop()
 
 
 def test_a_wrong_password_is_refused_and_never_shown(

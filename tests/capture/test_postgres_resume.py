@@ -116,8 +116,8 @@ def test_postgres_is_killed_and_comes_back(report: Callable[[str], None]) -> Non
             server = start_postgres(Path(folder), options=LOGICAL)
         except Unavailable as reason:
             pytest.skip(str(reason))
+        database = PostgresDatabase.create(server.dsn)
         try:
-            database = PostgresDatabase.create(server.dsn)
             Writers.prepare(database.run)
             fold, cut = Fold(), 0
             follow(database.source(), fold, lambda: fold.lsn >= 0)
@@ -139,6 +139,7 @@ def test_postgres_is_killed_and_comes_back(report: Callable[[str], None]) -> Non
             for table in ("accounts", "audit"):
                 assert fold.rows(table) == database.rows(table)
         finally:
+            database.let_go()
             server.stop()
 
 
@@ -192,8 +193,8 @@ def test_postgres_can_shut_down_while_it_is_captured() -> None:
             server = start_postgres(Path(folder), options=LOGICAL)
         except Unavailable as reason:
             pytest.skip(str(reason))
+        database = PostgresDatabase.create(server.dsn)
         try:
-            database = PostgresDatabase.create(server.dsn)
             database.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int)")
             fold, stopping = Fold(), threading.Thread(target=server.stop)
             with pytest.raises(Unreachable):
@@ -209,4 +210,5 @@ def test_postgres_can_shut_down_while_it_is_captured() -> None:
             follow(database.source(), fold, lambda: fold.lsn >= end)
             assert fold.ops("t") == "c"
         finally:
+            database.let_go()
             server.stop()

@@ -109,9 +109,9 @@ class _Own:
             db.execute("INSERT INTO audit VALUES (%s, 'made')", (str(new),))
             changes += 2
         if seed.random() < 0.3:  # within a subtransaction, which is undone
-            with db.transaction() as inner:
-                db.execute("DELETE FROM accounts WHERE id = %s", (new,))
-                raise psycopg.Rollback(inner)
+            db.execute("SAVEPOINT undone")
+            db.execute("DELETE FROM accounts WHERE id = %s", (new,))
+            db.execute("ROLLBACK TO undone")
         if seed.random() < 0.3:
             moved = self._next()
             changes += db.execute("UPDATE accounts SET id = %s WHERE id = %s", (moved, new)).rowcount

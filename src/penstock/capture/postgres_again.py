@@ -242,12 +242,9 @@ class Again:
         return _Chunk(table, form, texts, seen, taken_at, lsn_number(read_by), form_in_stream(table.oid))
 
     def _finished(self, chunk: _Chunk, lsn: int) -> Piece:
-        changes = [
-            self._touched.untouched(
-                read_rows(chunk.form, texts, lsn=lsn, taken_at=chunk.taken_at), chunk.seen
-            )
-            for texts in chunk.texts
-        ]
+        read = [read_rows(chunk.form, texts, lsn=lsn, taken_at=chunk.taken_at) for texts in chunk.texts]
+        kept = [self._touched.untouched(each, chunk.seen) for each in read]
+        changes = [each for each in kept if each.rows.num_rows]
         self._touched.forget(chunk.seen)
         self._chunk, self._last = None, chunk.last_key
         if sum(texts.count for texts in chunk.texts) == self._chunk_rows:

@@ -26,8 +26,10 @@ _NOTHING = "n"
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
-       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s),
-       current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication),
+       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %(slot)s),
+       current_setting('max_wal_senders')::int,
+       (SELECT count(*) FROM pg_stat_replication r WHERE NOT EXISTS
+           (SELECT FROM pg_replication_slots o WHERE o.active_pid = r.pid AND o.slot_name = %(slot)s)),
        r.rolsuper OR r.rolreplication, r.rolsuper, current_user::text, pg_is_in_recovery(),
        has_database_privilege(current_database(), 'CREATE'), current_database()::text
 FROM pg_roles r WHERE r.rolname = current_user
@@ -71,7 +73,7 @@ def checked(
     db: Connection[Any], catalog: Catalog, wanted: Sequence[str] | None, *, slot: str, publication: str
 ) -> tuple[list[CatalogTable], list[Problem]]:
     """The tables to capture, with their columns, and everything that is in the way."""
-    server = _Server(*db.execute(_SETTINGS, (slot,)).fetchone())  # type: ignore[misc]
+    server = _Server(*db.execute(_SETTINGS, {"slot": slot}).fetchone())  # type: ignore[misc]
     problems = _server_problems(server)
     every = catalog.tables(db)
     if wanted is None:
