@@ -87,8 +87,8 @@ def test_records_that_change_nothing_are_passed_over(
     sink = opened(kept)
     follower = Follower(topic, sink, spec, look_s=0)
     topic.append([upsert(k="a", v=1)])
-    for number in range(3):
-        topic.append([record("w", batch=number)])
+    for number in range(4):
+        topic.append([record("w", batch=number) if number % 2 else delete(k="never there")])
         assert follower.step(timeout_s=0) == (2 if number == 0 else 1)
         assert follower.step(timeout_s=0) == 0
         assert follower.step(timeout_s=0) == 0  # it has looked whether the copy is still there

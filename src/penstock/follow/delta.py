@@ -65,9 +65,8 @@ class DeltaSink:
         assert table is not None
         assert stored is not None
         self._watch("begun")
-        if todo.upserts.num_rows or todo.removals.num_rows:
-            self._merge(table, spec, todo, after)
-        else:
+        changes_rows = bool(todo.upserts.num_rows or todo.removals.num_rows)
+        if not (changes_rows and self._merge(table, spec, todo, after)):
             self._passed[spec.name] = stored, after
         self._watch("committed")
 
@@ -105,7 +104,9 @@ class DeltaSink:
                 schema_mode="overwrite", commit_properties=CommitProperties(app_transactions=said),
             )  # fmt: skip
 
-    def _merge(self, table: DeltaTable, spec: TableSpec, todo: Changed, after: Progress) -> None:
+    def _merge(self, table: DeltaTable, spec: TableSpec, todo: Changed, after: Progress) -> bool:
+        """False where it was no commit: keys to remove that are not there are no change to Delta Lake."""
+        version = table.version()
         columns = {_quoted(name): f"s.{_quoted(name)}" for name in spec.values.names}
         same = [f"(t.{_quoted(name)} IS NOT DISTINCT FROM s.{_quoted(name)})" for name in spec.key]
         said = _transactions(_prefix(table, *self._prepared[spec.name]), after)
@@ -119,6 +120,7 @@ class DeltaSink:
             merger = merger.when_not_matched_insert(columns, f"s.{_OP} = '{UPSERT}'")
             self._watch("merging")
             merger.execute()
+        return table.version() != version
 
     def _table(self, name: str) -> DeltaTable | None:
         with _errors(self._folder(name)):
