@@ -28,6 +28,7 @@ from penstock.follow.documents import key_texts, plain_rows
 
 ROOT = Path(__file__).parents[2]
 KINDS = ["redis", "search", "delta"]
+RACES = [("redis", "begun"), ("redis", "queued"), ("delta", "begun"), ("delta", "merging")]
 CHUNK, RECORDS = 4, 12
 
 
@@ -79,6 +80,23 @@ def test_what_is_there_is_the_fold_of_the_changelog(kept: Keyed, log: ps.Log) ->
         assert rows == folded(topic, spec, 41 * (number + 1))
 
 
+def test_records_that_change_nothing_are_passed_over(
+    kept: Keyed, counted: tuple[ps.Topic, TableSpec]
+) -> None:
+    topic, spec = counted
+    sink = opened(kept)
+    follower = Follower(topic, sink, spec, look_s=0)
+    topic.append([upsert(k="a", v=1)])
+    for number in range(4):
+        topic.append([record("w", batch=number) if number % 2 else delete(k="never there")])
+        assert follower.step(timeout_s=0) == (2 if number == 0 else 1)
+        assert follower.step(timeout_s=0) == 0
+        assert follower.step(timeout_s=0) == 0  # it has looked whether the copy is still there
+    topic.append([upsert(k="a", v=2)])
+    assert follower.step(timeout_s=0) == 1
+    assert kept.rows("counts") == {"a": {"k": "a", "v": 2}}
+
+
 def test_a_table_of_one_row(kept: Keyed, log: ps.Log) -> None:
     topic, spec = changelog(log, "total", "v BIGINT", ())
     follower = Follower(topic, opened(kept), spec)
@@ -117,7 +135,7 @@ def test_a_second_follower_and_an_old_one_apply_nothing(
     assert kept.rows("counts") == {"a": {"k": "a", "v": 2}}
 
 
-@pytest.mark.parametrize(("kept", "step"), [("redis", "queued"), ("delta", "merging")], indirect=["kept"])
+@pytest.mark.parametrize(("kept", "step"), RACES, indirect=["kept"])
 def test_of_two_commits_at_once_the_second_is_refused(
     kept: Keyed, counted: tuple[ps.Topic, TableSpec], step: str
 ) -> None:

@@ -56,24 +56,32 @@ class DeltaSink:
     ) -> None:
         todo = changed(spec, changes)
         _, changelog_id = self._prepared.get(spec.name, (spec, None))
-        progress = self.progress(spec.name)
+        # What is checked and what is merged into is one version: a commit in between is a conflict.
+        table = self._table(spec.name)
+        stored = self._stored(table, spec.name)
+        progress = self._after_passing(spec.name, stored)
         held = Held(changelog_id or "", spec.ddl, spec.key, progress) if progress else None
-        before = checked(spec, held, changelog_id, from_offset, partition)
-        after = before.moved(partition, next_offset)
+        after = checked(spec, held, changelog_id, from_offset, partition).moved(partition, next_offset)
+        assert table is not None
+        assert stored is not None
         self._watch("begun")
-        if todo.upserts.num_rows or todo.removals.num_rows:
-            self._merge(spec, todo, after)
-        else:
-            self._passed[spec.name] = before, after
+        changes_rows = bool(todo.upserts.num_rows or todo.removals.num_rows)
+        if not (changes_rows and self._merge(table, spec, todo, after)):
+            self._passed[spec.name] = stored, after
         self._watch("committed")
 
     def progress(self, view: str) -> Progress | None:
-        if view not in self._prepared:
+        return self._after_passing(view, self._stored(self._table(view), view))
+
+    def _stored(self, table: DeltaTable | None, view: str) -> Progress | None:
+        """What a version of the table itself says."""
+        if table is None or view not in self._prepared:
             return None
-        table = self._table(view)
-        stored = _progress(table, _prefix(table, *self._prepared[view])) if table else None
+        return _progress(table, _prefix(table, *self._prepared[view]))
+
+    def _after_passing(self, view: str, stored: Progress | None) -> Progress | None:
         said, passed = self._passed.get(view, (None, None))
-        return passed if stored is not None and passed is not None and said == stored else stored
+        return passed if stored is not None and said == stored else stored
 
     def drop(self, view: str) -> None:
         shutil.rmtree(self._folder(view), ignore_errors=True)
@@ -96,11 +104,11 @@ class DeltaSink:
                 schema_mode="overwrite", commit_properties=CommitProperties(app_transactions=said),
             )  # fmt: skip
 
-    def _merge(self, spec: TableSpec, todo: Changed, after: Progress) -> None:
+    def _merge(self, table: DeltaTable, spec: TableSpec, todo: Changed, after: Progress) -> bool:
+        """False where it was no commit: keys to remove that are not there are no change to Delta Lake."""
+        version = table.version()
         columns = {_quoted(name): f"s.{_quoted(name)}" for name in spec.values.names}
         same = [f"(t.{_quoted(name)} IS NOT DISTINCT FROM s.{_quoted(name)})" for name in spec.key]
-        table = self._table(spec.name)
-        assert table is not None
         said = _transactions(_prefix(table, *self._prepared[spec.name]), after)
         with _errors(self._folder(spec.name)):
             merger = table.merge(
@@ -112,6 +120,7 @@ class DeltaSink:
             merger = merger.when_not_matched_insert(columns, f"s.{_OP} = '{UPSERT}'")
             self._watch("merging")
             merger.execute()
+        return table.version() != version
 
     def _table(self, name: str) -> DeltaTable | None:
         with _errors(self._folder(name)):
