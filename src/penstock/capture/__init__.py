@@ -9,7 +9,7 @@ alive.py        which keys a table of the log has
 unchanged.py    values that a source does not repeat, from the log
 declared.py     a source as a program declares it, by an address or with options
 sqlite.py, sqlite_tables.py, sqlite_triggers.py   SQLite, by generated triggers
-debezium.py, debezium_steps.py                    whatever Debezium supports
+debezium_source.py, debezium_steps.py             whatever Debezium supports
 debezium_engine.py, debezium_child.py             its engine, in a process of its own
 debezium_json.py, debezium_types.py               its messages, in and out
 debezium_postgres.py                              what it leaves behind in PostgreSQL

@@ -285,7 +285,9 @@ def main() -> None:
     threading.Thread(target=engine.run, daemon=True).start()
     threading.Thread(target=watch, args=(out, forwarder), daemon=True).start()
     obey(lines, forwarder, engine)
-    shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
+    for _ in range(5):  # a parent that was killed cannot; the engine may just write there
+        if folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # threads of the JVM would keep this process
 
 

@@ -98,6 +98,8 @@ class Engine:
 
     def close(self) -> None:
         """In good order where it still listens; in any case it is gone afterwards."""
+        if self._closed.is_set():
+            return
         self._closed.set()
         with suppress(OSError):
             self._say(stop=True)

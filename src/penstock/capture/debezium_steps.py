@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.capture import envelope
 from penstock.capture.debezium_json import Change, Form, changes_of
 from penstock.capture.source import Changes, Position, Step, Table
 from penstock.schema import RecordSchema
@@ -160,7 +161,7 @@ class Steps:
                 self._begun[table.name] = table
                 begins.append(table)
             self.progress.tables[table.name] = table
-            rows.setdefault((table.name, id(event.form)), (table, []))[1].append(event.change)
+            _append(rows.setdefault((table.name, id(event.form)), (table, []))[1], event.change)
         changes = [changes_of(table, told) for table, told in rows.values()]
         if self.progress.reading and over:
             return self._finished(changes, [*begins, *self._missing()])
@@ -174,3 +175,16 @@ class Steps:
         ends = {**self._begun, **{table.name: table for table in begins}}
         self.progress.reading, self._begun = False, {}
         return Step(self.progress.position(), changes, begins, list(ends.values()))
+
+
+def _append(told: list[Change], change: Change) -> None:
+    """Debezium tells an update of a key as a delete and an insert, both of one place: it is one change."""
+    last = told[-1] if told else None
+    if (
+        last is not None
+        and change.order is not None
+        and (last.order, last.op, change.op) == (change.order, envelope.DELETE, envelope.INSERT)
+    ):
+        told[-1] = replace(change, op=envelope.UPDATE, before=last.before)
+    else:
+        told.append(change)

@@ -96,7 +96,7 @@ def debezium(
     """
 
     def make(name: str) -> Source:
-        from penstock.capture.debezium import DebeziumSource
+        from penstock.capture.debezium_source import DebeziumSource
 
         return DebeziumSource(
             connector, properties, name=name, tables=tables, types=types, memory_mb=memory_mb
