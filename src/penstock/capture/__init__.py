@@ -31,9 +31,14 @@ mysql_binlog.py     events as the server sends them
 mysql_rows.py       bytes of the binlog to rows
 mysql_statements.py statements of the binlog that alter or empty tables
 mysql_transactions.py, mysql_steps.py   events to transactions, transactions to steps
+
+debezium_source.py, debezium_steps.py   whatever Debezium supports
+debezium_engine.py, debezium_child.py   its engine, in a process of its own
+debezium_json.py, debezium_types.py     its messages, in and out
+debezium_postgres.py                    what it leaves behind in PostgreSQL
 """
 
-from penstock.capture.declared import Database, mysql, postgres, source_at, sqlite
+from penstock.capture.declared import Database, debezium, mysql, postgres, source_at, sqlite
 from penstock.capture.engine import Capture
 
-__all__ = ["Capture", "Database", "mysql", "postgres", "source_at", "sqlite"]
+__all__ = ["Capture", "Database", "debezium", "mysql", "postgres", "source_at", "sqlite"]

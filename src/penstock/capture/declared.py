@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.capture.source import Source
 from penstock.clock import duration_ms
@@ -102,6 +103,32 @@ def mysql(url: str, *, tables: Sequence[str] | None = None, server_id: int | Non
         return MySQLSource(url, name=name, tables=tables, server_id=server_id)
 
     return Database("mysql", _database(url), make)
+
+
+def debezium(
+    connector: str,
+    properties: Mapping[str, Any],
+    *,
+    tables: Sequence[str] | Mapping[str, str] | None = None,
+    types: Mapping[str, str] | None = None,
+    memory_mb: int = 512,
+) -> Database:
+    """Whatever Debezium supports, through its engine. `connector`: "mysql", "oracle", … or a class.
+
+    `properties` are the connector's own. `tables`: all; names as Debezium has them ("public.orders"), or
+    with columns, {"public.orders": "id BIGINT NOT NULL, note STRING"}, for programs that ask for them before
+    the first row: those, with NOT NULL for the key. `types`: {"orders.note": "STRING"}.
+    """
+
+    def make(name: str) -> Source:
+        from penstock.capture.debezium_source import DebeziumSource
+
+        return DebeziumSource(
+            connector, properties, name=name, tables=tables, types=types, memory_mb=memory_mb
+        )
+
+    place = properties.get("database.dbname") or properties.get("topic.prefix") or connector
+    return Database("debezium", str(place), make)
 
 
 def _database(url: str) -> str:

@@ -149,6 +149,31 @@ def drop(
         output.note(f"nothing of {', '.join(names)} is left in the database")
 
 
+@app.command()
+def export(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="CAPTURE", help="The capture's name.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="As the database calls it.")],
+    form: Annotated[str, typer.Option("--format", help="How: debezium.")] = "debezium",
+    home: Home = None,
+) -> None:
+    """Print the changes of a table as other programs read them, one JSON object per line.
+
+    {"key", "value"}, as Debezium writes them to Kafka; a value of null follows a delete.
+    """
+    from penstock.capture.debezium_json import Origin, exported
+    from penstock.capture.topics import topic_names
+
+    if form != "debezium":
+        raise BadInput(f'there is no format "{form}".', hint=did_you_mean(form, ["debezium"]))
+    rows, changes = topic_names(name, table)
+    schema, _, last = table.rpartition(".")
+    origin = Origin("penstock", name, name, last, schema or None)
+    with Session.of(ctx, home, False).log() as log:
+        for line in exported(log.topic(changes).rows(), log.topic(rows).settings.key, source=origin):
+            print(line)
+
+
 @contextmanager
 def _captures(
     session: Session, text: str, name: str | None, tables: list[str] | None
