@@ -28,7 +28,8 @@ class UnknownBench(BadInput):
 def bench(
     ctx: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which bench: log, flow, latency, joins or patterns.")
+        str | None,
+        typer.Argument(metavar="NAME", help="Which bench: log, flow, latency, joins, patterns or capture."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few minutes at most, less exact.")] = False,
     against: Annotated[

@@ -163,6 +163,7 @@ def export(
     """
     from penstock.capture.debezium_json import Origin, exported
     from penstock.capture.topics import topic_names
+    from penstock.schema import did_you_mean
 
     if form != "debezium":
         raise BadInput(f'there is no format "{form}".', hint=did_you_mean(form, ["debezium"]))

@@ -1,0 +1,281 @@
+"""`penstock bench capture`: databases into the log, beside Debezium's engine on the same database.
+
+Debezium's events are only counted, ours are stored: in two topics, durably, with the position.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+
+from penstock.bench import debezium_peer
+from penstock.bench.child import Child, Line
+from penstock.bench.machine import describe
+from penstock.bench.postgres_server import throwaway
+from penstock.bench.report import Report, Result
+from penstock.capture.engine import Capture, stored_progress
+from penstock.capture.postgres_source import PostgresSource
+from penstock.capture.sqlite_source import SQLiteSource
+from penstock.log.log import Log, home_of
+from penstock.opening import open_log
+
+Progress = Callable[[str], None]
+
+TABLE = """CREATE TABLE orders (id BIGINT PRIMARY KEY, customer TEXT, item TEXT, price NUMERIC(9, 2),
+    at TIMESTAMPTZ, note TEXT, sent BIGINT)"""
+ROWS = """INSERT INTO orders SELECT i, 'customer ' || i % 1000, 'item ' || i % 97, i % 10000 / 100.0, now(),
+    'a note of some length about order ' || i, NULL FROM generate_series(1, %s) i"""
+CHANGES = "UPDATE orders SET price = price + 1 WHERE id > %s AND id <= %s"
+SENT = "UPDATE orders SET sent = %s WHERE id = %s"
+_TIMES = 5.0  # how many times Debezium's rate is the aim
+_LATENCY_MS = 5.0
+_WAIT_S = 600.0
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    rows: int
+    changes: int
+    transaction: int  # changes in each
+    commits: int  # single ones, for the latency
+
+
+FULL = Sizes(500_000, 200_000, 100, 500)
+QUICK = Sizes(100_000, 50_000, 100, 200)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one of the two did."""
+
+    snapshot: float  # rows/s
+    changes: float  # /s
+    p50_ms: float
+    p99_ms: float
+    memory_mb: float
+
+
+class Reader(Protocol):
+    """Somebody who follows the database in a process of its own."""
+
+    pid: int
+
+    def count(self) -> int:
+        """How many changes it has so far."""
+
+    def latencies_ms(self) -> list[float]:
+        """Of the single commits since the last call."""
+
+
+def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:
+    sizes, tell = QUICK if quick else FULL, progress or (lambda _: None)
+    place = home_of(home)
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as text:
+        folder = Path(text)
+        results = [*_postgres(sizes, folder, tell), *_sqlite(sizes, folder, tell), *_followers(folder, tell)]
+        return Report("capture", describe(folder), results)
+
+
+# ---- PostgreSQL -------------------------------------------------------------------------------------
+
+
+def _postgres(sizes: Sizes, folder: Path, tell: Progress) -> Iterator[Result]:
+    with throwaway() as url:
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(TABLE)
+            db.execute(ROWS, (sizes.rows,))
+            db.execute("VACUUM ANALYZE orders")
+            tell("PostgreSQL by Penstock")
+            with open_log(folder / "log") as log, Child(_capture, url, str(folder / "log")) as child:
+                ours = _measured(db, sizes, _Ours(log, child))
+            peer = None
+            if debezium_peer.installed():
+                tell("PostgreSQL by Debezium")
+                with Child(debezium_peer.serve, url, "orders") as child:
+                    peer = _measured(db, sizes, _Debezium(child))
+        yield from _compared(ours, peer, sizes)
+
+
+def _compared(ours: Measured, peer: Measured | None, sizes: Sizes) -> Iterator[Result]:
+    settings = {"rows": sizes.rows, "changes": sizes.changes, "transaction": sizes.transaction}
+    rates = (("PostgreSQL snapshot", "snapshot", "rows/s"), ("PostgreSQL changes", "changes", "changes/s"))
+    for name, field, unit in rates:
+        found = Result(name, getattr(ours, field), unit, settings=settings)
+        if peer is None:
+            yield found
+        else:
+            other = getattr(peer, field)
+            yield found.at_least(_TIMES * other).beside("Debezium, events only counted", other)
+    for name, field, unit in (
+        ("PostgreSQL latency p50", "p50_ms", "ms"),
+        ("PostgreSQL latency p99", "p99_ms", "ms"),
+        ("PostgreSQL memory, the most", "memory_mb", "MB"),
+    ):
+        found = Result(name, getattr(ours, field), unit, settings={"commits": sizes.commits})
+        found = found.at_most(_LATENCY_MS) if field == "p50_ms" else found
+        yield found.beside("Debezium", getattr(peer, field)) if peer else found
+
+
+def _measured(db: psycopg.Connection[Any], sizes: Sizes, reader: Reader) -> Measured:
+    snapshot = sizes.rows / _until(reader, sizes.rows, from_first=True)
+    wanted = reader.count() + sizes.changes
+    writer = threading.Thread(target=_change, args=(db, sizes))
+    writer.start()
+    changes = sizes.changes / _until(reader, wanted)
+    writer.join()
+    latencies = _latencies(db, sizes, reader)
+    peak = _PEAK.search(Path(f"/proc/{reader.pid}/status").read_text())
+    memory_mb = int(peak[1]) / 1024 if peak else 0.0
+    p50, p99 = (latencies[int(len(latencies) * part)] for part in (0.5, 0.99))
+    return Measured(snapshot, changes, p50, p99, memory_mb)
+
+
+def _until(reader: Reader, wanted: int, *, from_first: bool = False) -> float:
+    """Seconds until it has so many. `from_first`: from its first one on, without its start."""
+    began, first, deadline = time.monotonic(), reader.count(), time.monotonic() + _WAIT_S
+    while (count := reader.count()) < wanted:
+        if from_first and count == first:
+            began = time.monotonic()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{count:,} of {wanted:,} changes came within {_WAIT_S:.0f} s")
+        time.sleep(0.002)
+    return time.monotonic() - began
+
+
+def _change(db: psycopg.Connection[Any], sizes: Sizes) -> None:
+    for start in range(0, sizes.changes, sizes.transaction):
+        at = start % sizes.rows
+        db.execute(CHANGES, (at, at + sizes.transaction))
+
+
+def _latencies(db: psycopg.Connection[Any], sizes: Sizes, reader: Reader) -> list[float]:
+    reader.latencies_ms()
+    wanted = reader.count() + sizes.commits
+    for number in range(sizes.commits):
+        db.execute(SENT, (time.time_ns() // 1_000, number + 1))
+        time.sleep(0.01)
+    _until(reader, wanted)
+    return sorted(reader.latencies_ms())
+
+
+class _Ours:
+    """Penstock: what is in the log counts."""
+
+    def __init__(self, log: Log, child: Child) -> None:
+        self._log, self.pid = log, child.pid
+        self._seen: list[float] = []
+        self._looking = False
+
+    def count(self) -> int:
+        return stored_progress(self._log, "bench").changes
+
+    def latencies_ms(self) -> list[float]:
+        """The first call begins to look."""
+        if not self._looking:
+            self._looking = True
+            threading.Thread(target=self._look, daemon=True).start()
+        return self._seen
+
+    def _look(self) -> None:
+        topic = self._log.topic("bench.orders.changes")
+        end = topic.bounds()[0][1]
+        while self._looking:
+            if topic.wait({0: end}, 1.0):
+                now, start, end = time.time(), end, topic.bounds()[0][1]
+                for row in topic.rows(start=start, end=end):
+                    self._seen.append((now - row["after"]["sent"] / 1e6) * 1e3)
+
+
+def _capture(_line: Line, url: str, home: str) -> None:
+    with open_log(home) as log:
+        Capture(log, "bench", PostgresSource(url, name="bench")).run(threading.Event())
+
+
+class _Debezium:
+    def __init__(self, child: Child) -> None:
+        self._child, self.pid, self._word = child, child.pid, "count"
+
+    def count(self) -> int:
+        return int(self._asked()[0])
+
+    def latencies_ms(self) -> list[float]:
+        self._word = "latency"
+        return list(self._asked()[1])
+
+    def _asked(self) -> Any:
+        self._child.say(self._word)
+        return self._child.hear()
+
+
+# ---- SQLite -----------------------------------------------------------------------------------------
+
+
+def _sqlite(sizes: Sizes, folder: Path, tell: Progress) -> Iterator[Result]:
+    tell("SQLite")
+    path, rows = folder / "shop.db", sizes.changes
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        for name in ("plain", "captured"):
+            db.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, customer TEXT, item TEXT, price REAL)")
+        with open_log(folder / "sqlite") as log:
+            capture = Capture(log, "shop", SQLiteSource(path, name="shop", tables=["captured"]))
+            capture.run(threading.Event(), once=True)
+            plain_s, captured_s = (_inserted(db, name, rows) for name in ("plain", "captured"))
+            began = time.monotonic()
+            capture.run(threading.Event(), once=True)
+            read_s = time.monotonic() - began
+            capture.source.close()
+    share = (captured_s / plain_s - 1) * 100
+    yield Result("SQLite, more time to write", share, "%", settings={"rows": rows, "transaction": 1_000})
+    yield Result("SQLite changes", rows / read_s, "changes/s", settings={"rows": rows})
+
+
+def _inserted(db: sqlite3.Connection, table: str, rows: int) -> float:
+    began = time.monotonic()
+    for start in range(0, rows, 1_000):
+        db.execute("BEGIN")
+        some = [(n, f"customer {n % 1000}", f"item {n % 97}", n / 100) for n in range(start, start + 1_000)]
+        db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", some)
+        db.execute("COMMIT")
+    return time.monotonic() - began
+
+
+# ---- followers --------------------------------------------------------------------------------------
+
+
+def _followers(folder: Path, tell: Progress) -> Iterator[Result]:
+    """The captured table into each kind of place that needs no server."""
+    from penstock.follow import to
+    from penstock.follow.follower import Follower
+    from penstock.follow.table import spec_of
+    from penstock.follow.target import Site, Target
+
+    places: dict[str, Target] = {
+        "SQLite": to.sqlite(folder / "copy.db"),
+        "search index": to.search(folder / "index"),
+        "Delta Lake": to.delta(folder / "lake"),
+        "Parquet": to.parquet(folder / "archive"),
+    }
+    with open_log(folder / "log") as log:
+        topic = log.topic("bench.orders")
+        spec = spec_of(topic.settings.schema.arrow, topic.settings.key, name="orders")
+        records = topic.bounds()[0][1]
+        for name, target in places.items():
+            tell(f"follower: {name}")
+            with closing(target.open(Site("bench", folder, log))) as sink:
+                began = time.monotonic()
+                Follower(topic, sink, spec, kind="table").finish(threading.Event())
+                rate = records / (time.monotonic() - began)
+            yield Result(f"followed into {name}", rate, "records/s", settings={"records": records})
