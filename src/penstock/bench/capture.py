@@ -5,13 +5,15 @@ Debezium's events are only counted, ours are stored: in two topics, durably, wit
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,19 +29,20 @@ from penstock.capture.engine import Capture, stored_progress
 from penstock.capture.postgres_source import PostgresSource
 from penstock.capture.sqlite_source import SQLiteSource
 from penstock.log.log import Log, home_of
+from penstock.log.topic import Topic
 from penstock.opening import open_log
 
 Progress = Callable[[str], None]
 
-TABLE = """CREATE TABLE orders (id BIGINT PRIMARY KEY, customer TEXT, item TEXT, price NUMERIC(9, 2),
-    at TIMESTAMPTZ, note TEXT, sent BIGINT)"""
-ROWS = """INSERT INTO orders SELECT i, 'customer ' || i % 1000, 'item ' || i % 97, i % 10000 / 100.0, now(),
-    'a note of some length about order ' || i, NULL FROM generate_series(1, %s) i"""
+TABLE = """CREATE TABLE orders (id BIGINT PRIMARY KEY, customer TEXT, item TEXT,
+    price NUMERIC(9, 2), at TIMESTAMPTZ, note TEXT, sent BIGINT)"""
+ROWS = """INSERT INTO orders SELECT i, 'customer ' || i %% 1000, 'item ' || i %% 97, i %% 10000 / 100.0,
+    now(), 'a note of some length about order ' || i, NULL FROM generate_series(1, %s) i"""
 CHANGES = "UPDATE orders SET price = price + 1 WHERE id > %s AND id <= %s"
 SENT = "UPDATE orders SET sent = %s WHERE id = %s"
 _TIMES = 5.0  # how many times Debezium's rate is the aim
 _LATENCY_MS = 5.0
-_WAIT_S = 600.0
+_WAIT_S = 120.0
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -74,8 +77,8 @@ class Reader(Protocol):
     def count(self) -> int:
         """How many changes it has so far."""
 
-    def latencies_ms(self) -> list[float]:
-        """Of the single commits since the last call."""
+    def arrivals(self) -> dict[int, float]:
+        """When each order arrived, from the first call on."""
 
 
 def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:
@@ -97,9 +100,15 @@ def _postgres(sizes: Sizes, folder: Path, tell: Progress) -> Iterator[Result]:
             db.execute(TABLE)
             db.execute(ROWS, (sizes.rows,))
             db.execute("VACUUM ANALYZE orders")
+            # Whoever writes should not be slower than those who read.
+            db.execute("SET synchronous_commit = off")
             tell("PostgreSQL by Penstock")
-            with open_log(folder / "log") as log, Child(_capture, url, str(folder / "log")) as child:
-                ours = _measured(db, sizes, _Ours(log, child))
+            with (
+                open_log(folder / "log") as log,
+                Child(_capture, url, str(folder / "log")) as child,
+                closing(_Ours(log, child)) as reader,
+            ):
+                ours = _measured(db, sizes, reader)
             peer = None
             if debezium_peer.installed():
                 tell("PostgreSQL by Debezium")
@@ -131,10 +140,9 @@ def _compared(ours: Measured, peer: Measured | None, sizes: Sizes) -> Iterator[R
 def _measured(db: psycopg.Connection[Any], sizes: Sizes, reader: Reader) -> Measured:
     snapshot = sizes.rows / _until(reader, sizes.rows, from_first=True)
     wanted = reader.count() + sizes.changes
-    writer = threading.Thread(target=_change, args=(db, sizes))
-    writer.start()
+    with _halted(reader.pid):  # whoever writes would take the processors from those who read
+        _change(db, sizes)
     changes = sizes.changes / _until(reader, wanted)
-    writer.join()
     latencies = _latencies(db, sizes, reader)
     peak = _PEAK.search(Path(f"/proc/{reader.pid}/status").read_text())
     memory_mb = int(peak[1]) / 1024 if peak else 0.0
@@ -154,6 +162,15 @@ def _until(reader: Reader, wanted: int, *, from_first: bool = False) -> float:
     return time.monotonic() - began
 
 
+@contextmanager
+def _halted(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def _change(db: psycopg.Connection[Any], sizes: Sizes) -> None:
     for start in range(0, sizes.changes, sizes.transaction):
         at = start % sizes.rows
@@ -161,13 +178,21 @@ def _change(db: psycopg.Connection[Any], sizes: Sizes) -> None:
 
 
 def _latencies(db: psycopg.Connection[Any], sizes: Sizes, reader: Reader) -> list[float]:
-    reader.latencies_ms()
-    wanted = reader.count() + sizes.commits
-    for number in range(sizes.commits):
-        db.execute(SENT, (time.time_ns() // 1_000, number + 1))
+    """From when a commit is answered; PostgreSQL syncs its own log before that."""
+    db.execute("SET synchronous_commit = on")
+    reader.arrivals()
+    committed = {}
+    for number in range(1, sizes.commits + 1):
+        db.execute(SENT, (number, number))
+        committed[number] = time.time()
         time.sleep(0.01)
-    _until(reader, wanted)
-    return sorted(reader.latencies_ms())
+    db.execute("SET synchronous_commit = off")
+    deadline = time.monotonic() + _WAIT_S
+    while len(arrived := reader.arrivals()) < sizes.commits:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(arrived):,} of {sizes.commits:,} commits came")
+        time.sleep(0.05)
+    return sorted((arrived[number] - at) * 1e3 for number, at in committed.items())
 
 
 class _Ours:
@@ -175,27 +200,31 @@ class _Ours:
 
     def __init__(self, log: Log, child: Child) -> None:
         self._log, self.pid = log, child.pid
-        self._seen: list[float] = []
-        self._looking = False
+        self._arrived: dict[int, float] = {}
+        self._looking: threading.Thread | None = None
+        self._enough = False
 
     def count(self) -> int:
         return stored_progress(self._log, "bench").changes
 
-    def latencies_ms(self) -> list[float]:
-        """The first call begins to look."""
-        if not self._looking:
-            self._looking = True
-            threading.Thread(target=self._look, daemon=True).start()
-        return self._seen
+    def arrivals(self) -> dict[int, float]:
+        if self._looking is None:
+            topic = self._log.topic("bench.orders.changes")
+            self._looking = threading.Thread(target=self._look, args=(topic, topic.bounds()[0][1]))
+            self._looking.start()
+        return self._arrived
 
-    def _look(self) -> None:
-        topic = self._log.topic("bench.orders.changes")
-        end = topic.bounds()[0][1]
-        while self._looking:
-            if topic.wait({0: end}, 1.0):
+    def close(self) -> None:
+        self._enough = True
+        if self._looking is not None:
+            self._looking.join()
+
+    def _look(self, topic: Topic, end: int) -> None:
+        while not self._enough:
+            if topic.wait({0: end}, 0.2):
                 now, start, end = time.time(), end, topic.bounds()[0][1]
                 for row in topic.rows(start=start, end=end):
-                    self._seen.append((now - row["after"]["sent"] / 1e6) * 1e3)
+                    self._arrived.setdefault(row["after"]["sent"], now)
 
 
 def _capture(_line: Line, url: str, home: str) -> None:
@@ -210,9 +239,9 @@ class _Debezium:
     def count(self) -> int:
         return int(self._asked()[0])
 
-    def latencies_ms(self) -> list[float]:
-        self._word = "latency"
-        return list(self._asked()[1])
+    def arrivals(self) -> dict[int, float]:
+        self._word = "arrivals"
+        return {int(number): at for number, at in self._asked()[1]}
 
     def _asked(self) -> Any:
         self._child.say(self._word)

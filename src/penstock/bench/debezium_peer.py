@@ -52,9 +52,9 @@ def properties_of(url: str, table: str) -> dict[str, str]:
 
 
 def serve(line: Line, url: str, table: str) -> None:
-    """In a process of its own: runs, and answers each word with [events, latencies in ms].
+    """In a process of its own: runs, and answers each word with how many events came, and which.
 
-    After the word "latency", rows that say when they were sent are looked into.
+    Those are looked into after the word "arrivals".
     """
     from importlib.util import find_spec
 
@@ -67,21 +67,20 @@ def serve(line: Line, url: str, table: str) -> None:
     engine = _engine(properties_of(url, table), counted)
     threading.Thread(target=engine.run, daemon=True).start()
     while True:
-        counted.looks = line.hear(timeout_s=3_600) == "latency"
-        line.say([counted.events, counted.latencies_ms])
+        counted.looks = line.hear(timeout_s=3_600) == "arrivals"
+        line.say([counted.events, list(counted.arrived.items())])
 
 
 class _Counted:
     def __init__(self) -> None:
         self.events, self.looks = 0, False
-        self.latencies_ms: list[float] = []
+        self.arrived: dict[int, float] = {}
 
     def batch(self, records: Any) -> None:
         now = time.time()
         self.events += len(records)
         for record in records if self.looks else ():
-            sent = json.loads(str(record.value()))["after"]["sent"]
-            self.latencies_ms.append((now - sent / 1e6) * 1e3)
+            self.arrived.setdefault(json.loads(str(record.value()))["after"]["sent"], now)
 
 
 def _engine(properties: dict[str, str], counted: _Counted) -> Any:
