@@ -249,6 +249,14 @@ def test_dates_that_are_none_are_refused_or_null(log: ps.Log, server: MariaDB, d
         caught_up(log, "other", source(server))
 
 
+def test_text_that_its_character_set_has_not(log: ps.Log, server: MariaDB, db: Any) -> None:
+    run(db, "CREATE TABLE texts (id INT PRIMARY KEY, cy VARCHAR(9) CHARACTER SET cp1251)")
+    caught_up(log, "shop", source(server))
+    run(db, "INSERT INTO texts VALUES (1, _cp1251 x'98')")
+    with pytest.raises(ps.BadInput, match='"texts" has bytes that its character set has not'):
+        caught_up(log, "shop", source(server))
+
+
 # ---- forms ------------------------------------------------------------------------------------
 
 
