@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from tests.servers import free_port
 from tests.waiting import wait_until
 
 import penstock as ps
+from penstock.capture import mysql_binlog
 from penstock.capture.engine import Capture
 from penstock.capture.mysql import MySQLSource
 
@@ -490,6 +492,12 @@ def test_what_cannot_be_told_stops_it(
     with pytest.raises(ps.BadInput, match=message):
         list(source(server, tables=["users"]).steps(at))
     assert rows_in_log(log, "shop.users") == [(1, "Ann", 1.0)]
+    if "binlog" in statements[0] or "XA" in statements[0]:
+        run(db, "INSERT INTO users VALUES (2, 'Bob', 2)")
+        capture.request_snapshot(["*"])  # as the hint says
+        caught_up(log, "shop", source(server, tables=["users"]))
+        same(log, db, "users")
+        assert len(rows_in_log(log, "shop.users")) == 2
 
 
 def test_statements_for_other_tables_are_nothing_to_us(log: ps.Log, server: MariaDB, db: Any) -> None:
@@ -565,6 +573,26 @@ def test_rights_and_passwords(server: MariaDB, db: Any) -> None:
     said = f"{refused.value}{wrong.value}{unreachable.value}{away.address}{away._at!r}"
     for password in ("pw-of-few", "wr0ng", "s3same"):
         assert password not in said
+
+
+def test_a_server_that_is_silent_is_noticed_and_waited_for(
+    log: ps.Log, server: MariaDB, db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_binlog, "_SILENCE_S", 1.0)
+    with running(log, "shop", source(server)) as capture:
+        wait_until(lambda: capture.status()["phase"] == "following", what="the snapshot")
+        run(db, "INSERT INTO users VALUES (1, 'Ann', 1)")
+        wait_until(lambda: _has(log, "users", 1), what="a change, so that it waits for the next one")
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: capture.last_error, what="the silence to be noticed")
+            assert "the connection was lost" in str(capture.last_error)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        run(db, "INSERT INTO users VALUES (2, 'Bob', 2)")
+        wait_until(lambda: _has(log, "users", 2), what="what was written then")
+        assert capture.last_error is None
 
 
 def test_how_far_behind_it_is(log: ps.Log, server: MariaDB, db: Any) -> None:

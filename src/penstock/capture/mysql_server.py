@@ -20,6 +20,7 @@ from penstock.errors import (
     BadOption,
     Contended,
     NotAllowed,
+    NotSupported,
     PenstockError,
     StorageError,
     Unreachable,
@@ -192,6 +193,13 @@ def errors(address: Address) -> Iterator[None]:
         raise
     except (pymysql.err.Error, OSError, EOFError) as error:
         raise _ours(address, error) from None
+    except RuntimeError as error:
+        if "cryptography" not in str(error):
+            raise
+        raise NotSupported(
+            f"{address} asks for the password in a way that PyMySQL cannot answer alone.",
+            hint='pip install "PyMySQL[rsa]", or connect with TLS: mysql://…/database?ssl_ca=FILE',
+        ) from None
 
 
 def _ours(address: Address, error: Exception) -> PenstockError:
