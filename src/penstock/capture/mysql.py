@@ -14,7 +14,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.capture import mysql_checks, mysql_types
 from penstock.capture.mysql_binlog import Binlog
@@ -125,11 +128,14 @@ class MySQLSource:
         if until is not None and At.of(position) >= until:
             return
         with closing(Server(self._at)) as server:
-            special = {
-                name: each.special for name, each in mysql_checks.described(server, self._wanted).items()
-            }
+            there = mysql_checks.described(server, self._wanted)
+        tables = _tables(position)
         transactions = Transactions(
-            self._at, At.of(position), tables=_tables(position), wanted=self._wanted, special=special
+            self._at,
+            At.of(position),
+            tables={name: there[name].table if name in there else tables[name] for name in tables},
+            wanted=self._wanted,
+            special={name: each.special for name, each in there.items()},
         )
         binlog = Binlog(self._at, At.of(position), server_id=self._server_id, tables=self._wanted)
         with closing(binlog):
@@ -280,19 +286,19 @@ def _with(
     if snapshot is not None:
         made["snapshot"] = list(snapshot)
     if tables is not None:
-        made["tables"] = {
-            name: {"columns": RecordSchema(table.columns).ddl, "key": list(table.key)}
-            for name, table in tables.items()
-        }
+        made["tables"] = {name: _key_ddl(table) for name, table in tables.items()}
     return made
 
 
 def _tables(position: Position) -> dict[str, Table]:
-    """As they were there."""
-    return {
-        name: Table(name, RecordSchema.of(told["columns"]).arrow, tuple(told["key"]))
-        for name, told in position["tables"].items()
-    }
+    """Those there were, with their keys alone: enough to tell that one is gone. A position must be short."""
+    keys = {name: RecordSchema.of(told).arrow for name, told in position["tables"].items()}
+    return {name: Table(name, key, tuple(key.names)) for name, key in keys.items()}
+
+
+@lru_cache(maxsize=4_096)
+def _key_ddl(table: Table) -> str:
+    return RecordSchema(pa.schema([table.columns.field(name) for name in table.key])).ddl
 
 
 def _distance(at: At, files: Mapping[str, int]) -> int:

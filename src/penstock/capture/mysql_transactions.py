@@ -76,7 +76,7 @@ class Transaction:
 
 
 class Transactions:
-    """`tables`: as they are now. `special`: of each, its columns that are UUID or INET."""
+    """`tables`: those there are at `at`. `special`: of each, its columns that are UUID or INET."""
 
     def __init__(
         self,
