@@ -329,6 +329,7 @@ def test_what_happened_to_tables_while_nobody_looked(log: ps.Log, server: MariaD
         same(log, db, table)
     for table in ("dropped", "renamed", "_users_new"):
         assert rows_in_log(log, f"shop.{table}") == []
+    assert "t" not in ops(log, "shop.users")
 
 
 def test_another_key_is_refused(log: ps.Log, server: MariaDB, db: Any) -> None:
