@@ -560,6 +560,20 @@ def test_settings_of_the_server_are_told_all_at_once(server: MariaDB, db: Any) -
     assert len(source(server).tables()) == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--skip-log-bin", "log_bin is OFF, not ON"),
+     ("--binlog-ignore-db=shop", "the database is not in the binlog"),
+     ("--binlog-do-db=other", "the database is not in the binlog")],
+)  # fmt: skip
+def test_a_server_without_the_binlog_of_the_database(option: str, message: str) -> None:
+    with throwaway(option) as server, closing(server.connect()) as made, made.cursor() as cursor:
+        grant(server)
+        run(cursor, "CREATE DATABASE shop", "CREATE TABLE shop.users (id INT PRIMARY KEY)")
+        with pytest.raises(ps.BadOption, match=message):
+            source(server).tables()
+
+
 def test_rights_and_passwords(server: MariaDB, db: Any) -> None:
     run(
         db,
