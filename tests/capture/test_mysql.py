@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from tests.servers import free_port
 from tests.waiting import wait_until
 
 import penstock as ps
+from penstock.capture import mysql_binlog
 from penstock.capture.engine import Capture
 from penstock.capture.mysql_source import MySQLSource
 
@@ -249,6 +251,14 @@ def test_dates_that_are_none_are_refused_or_null(log: ps.Log, server: MariaDB, d
         caught_up(log, "other", source(server))
 
 
+def test_text_that_its_character_set_has_not(log: ps.Log, server: MariaDB, db: Any) -> None:
+    run(db, "CREATE TABLE texts (id INT PRIMARY KEY, cy VARCHAR(9) CHARACTER SET cp1251)")
+    caught_up(log, "shop", source(server))
+    run(db, "INSERT INTO texts VALUES (1, _cp1251 x'98')")
+    with pytest.raises(ps.BadInput, match='"texts" has bytes that its character set has not'):
+        caught_up(log, "shop", source(server))
+
+
 # ---- forms ------------------------------------------------------------------------------------
 
 
@@ -319,6 +329,7 @@ def test_what_happened_to_tables_while_nobody_looked(log: ps.Log, server: MariaD
         same(log, db, table)
     for table in ("dropped", "renamed", "_users_new"):
         assert rows_in_log(log, f"shop.{table}") == []
+    assert "t" not in ops(log, "shop.users")
 
 
 def test_another_key_is_refused(log: ps.Log, server: MariaDB, db: Any) -> None:
@@ -430,8 +441,7 @@ def test_a_binlog_that_is_gone_stops_it_and_a_snapshot_goes_on(log: ps.Log, serv
         "INSERT INTO users VALUES (1, 'Ann', 1), (2, 'Bob', 2)")  # fmt: skip
     capture = caught_up(log, "shop", source(server))
     run(db, "DELETE FROM users WHERE id = 1", "DROP TABLE dropped", "FLUSH BINARY LOGS")
-    db.execute("SHOW BINARY LOGS")
-    db.execute(f"PURGE BINARY LOGS TO '{db.fetchall()[-1][0]}'")
+    wait_until(lambda: _purged(db), what="the server to let go of what it has just sent")
     found = source(server).status(capture.progress().source)
     assert found["binlog_is_there"] is False
     with pytest.raises(ps.BadInput, match="Changes are missing") as refused:
@@ -445,6 +455,13 @@ def test_a_binlog_that_is_gone_stops_it_and_a_snapshot_goes_on(log: ps.Log, serv
     same(log, db, "users")
     assert rows_in_log(log, "shop.dropped") == []
     assert source(server).status(capture.progress().source)["binlog_is_there"] is True
+
+
+def _purged(db: Any) -> bool:
+    """Files that a connection still reads stay."""
+    last = rows_in(db, "SHOW BINARY LOGS")[-1][0]
+    db.execute(f"PURGE BINARY LOGS TO '{last}'")
+    return len(rows_in(db, "SHOW BINARY LOGS")) == 1
 
 
 def test_another_history_of_the_server_is_noticed(log: ps.Log, server: MariaDB, db: Any) -> None:
@@ -482,6 +499,12 @@ def test_what_cannot_be_told_stops_it(
     with pytest.raises(ps.BadInput, match=message):
         list(source(server, tables=["users"]).steps(at))
     assert rows_in_log(log, "shop.users") == [(1, "Ann", 1.0)]
+    if "binlog" in statements[0] or "XA" in statements[0]:
+        run(db, "INSERT INTO users VALUES (2, 'Bob', 2)")
+        capture.request_snapshot(["*"])  # as the hint says
+        caught_up(log, "shop", source(server, tables=["users"]))
+        same(log, db, "users")
+        assert len(rows_in_log(log, "shop.users")) == 2
 
 
 def test_statements_for_other_tables_are_nothing_to_us(log: ps.Log, server: MariaDB, db: Any) -> None:
@@ -537,6 +560,20 @@ def test_settings_of_the_server_are_told_all_at_once(server: MariaDB, db: Any) -
     assert len(source(server).tables()) == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--skip-log-bin", "log_bin is OFF, not ON"),
+     ("--binlog-ignore-db=shop", "the database is not in the binlog"),
+     ("--binlog-do-db=other", "the database is not in the binlog")],
+)  # fmt: skip
+def test_a_server_without_the_binlog_of_the_database(option: str, message: str) -> None:
+    with throwaway(option) as server, closing(server.connect()) as made, made.cursor() as cursor:
+        grant(server)
+        run(cursor, "CREATE DATABASE shop", "CREATE TABLE shop.users (id INT PRIMARY KEY)")
+        with pytest.raises(ps.BadOption, match=message):
+            source(server).tables()
+
+
 def test_rights_and_passwords(server: MariaDB, db: Any) -> None:
     run(
         db,
@@ -557,6 +594,26 @@ def test_rights_and_passwords(server: MariaDB, db: Any) -> None:
     said = f"{refused.value}{wrong.value}{unreachable.value}{away.address}{away._at!r}"
     for password in ("pw-of-few", "wr0ng", "s3same"):
         assert password not in said
+
+
+def test_a_server_that_is_silent_is_noticed_and_waited_for(
+    log: ps.Log, server: MariaDB, db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_binlog, "_SILENCE_S", 1.0)
+    with running(log, "shop", source(server)) as capture:
+        wait_until(lambda: capture.status()["phase"] == "following", what="the snapshot")
+        run(db, "INSERT INTO users VALUES (1, 'Ann', 1)")
+        wait_until(lambda: _has(log, "users", 1), what="a change, so that it waits for the next one")
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: capture.last_error, what="the silence to be noticed")
+            assert "the connection was lost" in str(capture.last_error)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        run(db, "INSERT INTO users VALUES (2, 'Bob', 2)")
+        wait_until(lambda: _has(log, "users", 2), what="what was written then")
+        assert capture.last_error is None
 
 
 def test_how_far_behind_it_is(log: ps.Log, server: MariaDB, db: Any) -> None:

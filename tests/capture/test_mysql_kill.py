@@ -63,12 +63,14 @@ def test_a_killed_capture_and_a_killed_server_lose_and_double_nothing(
             )
             for seed in (1, 2, 3)
         ]
-        with ps.open_log(home) as log:
-            for number in range(kills):
-                _one_life(log, home, server, dice, number)
-        enough.touch()
-        for writer in writers:
-            assert writer.wait(60) == 0
+        try:
+            with ps.open_log(home) as log:
+                for number in range(kills):
+                    _one_life(log, home, server, dice, number)
+        finally:
+            enough.touch()
+            ended = [writer.wait(60) for writer in writers]
+        assert ended == [0, 0, 0]
         assert capture(home, server, "--once").wait(120) == 0
         there = {
             "users": run(server, "SELECT id, name, city FROM shop.users"),

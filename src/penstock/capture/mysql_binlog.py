@@ -45,6 +45,7 @@ class Binlog:
             log_file=at.file, log_pos=at.pos, resume_stream=True, blocking=True,
             only_schemas=[address.database], only_tables=tables and list(tables),
             filter_non_implemented_events=False, enable_logging=False, slave_heartbeat=_HEARTBEAT_S,
+            freeze_schema=True,  # a table map is read once: an altered table has another number
             pymysql_wrapper=self._connect,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._read, name="binlog", daemon=True)

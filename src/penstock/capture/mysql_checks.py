@@ -52,9 +52,17 @@ class Problem:
     is_right: bool = False  # something that the user may not do
 
 
+_LEFT_OUT = Problem(
+    "the database is not in the binlog",
+    "take binlog_do_db and binlog_ignore_db out of the server's configuration, and restart it",
+)
+
+
 def checked(server: Server, wanted: Sequence[str] | None) -> dict[str, Described]:
     """The tables to capture. Raises BadOption, or NotAllowed, with everything that is in the way."""
     problems = [*_settings(server), *_rights(server)]
+    if not problems and server.leaves_out(server.address.database):
+        problems.append(_LEFT_OUT)
     there = names(server)
     for name in wanted or ():
         if name not in there:

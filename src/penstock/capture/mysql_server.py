@@ -20,6 +20,7 @@ from penstock.errors import (
     BadOption,
     Contended,
     NotAllowed,
+    NotSupported,
     PenstockError,
     StorageError,
     Unreachable,
@@ -134,15 +135,23 @@ class Server:
 
     def end(self) -> At:
         """Where the binlog ends now."""
-        try:
-            found = self.rows("SHOW MASTER STATUS")
-        except StorageError:  # MySQL 8.4 has no words for it but these
-            found = self.rows("SHOW BINARY LOG STATUS")
+        found = self._binlog()
         if not found:
             raise BadInput(
                 f"{self.address} writes no binlog.", hint="set log_bin in the server's configuration"
             )
         return At(str(found[0][0]), int(found[0][1]))
+
+    def leaves_out(self, database: str) -> bool:
+        """Whether the server is told to keep a database out of its binlog."""
+        only, not_these = (str(_text(each) or "").split(",") for each in self._binlog()[0][2:4])
+        return database in not_these or (only != [""] and database not in only)
+
+    def _binlog(self) -> list[tuple[Any, ...]]:
+        try:
+            return self.rows("SHOW MASTER STATUS")
+        except StorageError:  # MySQL 8.4 has no words for it but these
+            return self.rows("SHOW BINARY LOG STATUS")
 
     def files(self) -> dict[str, int]:
         """The files of the binlog that are there still, and how long each is."""
@@ -192,6 +201,13 @@ def errors(address: Address) -> Iterator[None]:
         raise
     except (pymysql.err.Error, OSError, EOFError) as error:
         raise _ours(address, error) from None
+    except RuntimeError as error:
+        if "cryptography" not in str(error):
+            raise
+        raise NotSupported(
+            f"{address} asks for the password in a way that PyMySQL cannot answer alone.",
+            hint='pip install "PyMySQL[rsa]", or connect with TLS: mysql://…/database?ssl_ca=FILE',
+        ) from None
 
 
 def _ours(address: Address, error: Exception) -> PenstockError:

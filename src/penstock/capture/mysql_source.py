@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.capture import mysql_checks, mysql_types
 from penstock.capture.mysql_binlog import Binlog
@@ -23,7 +26,7 @@ from penstock.capture.mysql_server import Address, At, Server, lost
 from penstock.capture.mysql_steps import Gathered, emptied, read_rows
 from penstock.capture.mysql_transactions import Transactions
 from penstock.capture.source import Position, Step, Table
-from penstock.errors import BadOption
+from penstock.errors import BadInput, BadOption
 from penstock.schema import RecordSchema
 
 _STEP_ROWS = 20_000
@@ -66,14 +69,15 @@ class MySQLSource:
 
     def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
         self._told = None
-        gone: list[Table] = []
+        anew = position is None
         if position is not None:
-            position, gone = self._begin(position, again)
+            position, anew = self._begin(position, again)
         while True:
-            if position is None or position.get("snapshot"):
-                steps = self._snapshot(position, gone)
+            if position is None or anew or position.get("snapshot"):
+                steps = self._snapshot(position, anew)
             else:
                 steps = self._follow(position)
+            anew = False
             for step in steps:
                 position = step.position if step else position
                 yield step
@@ -114,19 +118,16 @@ class MySQLSource:
 
     # ---- where to begin -----------------------------------------------------------------------
 
-    def _begin(self, position: Position, again: Sequence[str]) -> tuple[Position | None, list[Table]]:
-        """The position with the tables to read again. None, and what is gone, where all begins anew."""
+    def _begin(self, position: Position, again: Sequence[str]) -> tuple[Position, bool]:
+        """The position with the tables to read again, and whether all of them are, without the binlog."""
         with closing(Server(self._at)) as server:
             there = list(mysql_checks.described(server, self._wanted))
             missing = _missing(server, position)
         wanted = there if "*" in again else [name for name in there if name in again]
-        pending = list(dict.fromkeys([*position.get("snapshot", ()), *wanted]))
-        if missing is None:
-            return _with(position, snapshot=pending), []
-        if not set(there) <= set(pending):
+        pending = dict.fromkeys([*position.get("snapshot", ()), *wanted])
+        if missing is not None and not pending.keys() >= set(there):
             raise lost(self._at, missing)
-        known = _tables(position)
-        return None, [table for name, table in known.items() if name not in there]
+        return _with(position, snapshot=list(pending)), missing is not None
 
     # ---- following ----------------------------------------------------------------------------
 
@@ -135,11 +136,14 @@ class MySQLSource:
         if until is not None and At.of(position) >= until:
             return
         with closing(Server(self._at)) as server:
-            special = {
-                name: each.special for name, each in mysql_checks.described(server, self._wanted).items()
-            }
+            there = mysql_checks.described(server, self._wanted)
+        tables = _tables(position)
         transactions = Transactions(
-            self._at, At.of(position), tables=_tables(position), wanted=self._wanted, special=special
+            self._at,
+            At.of(position),
+            tables={name: there[name].table if name in there else tables[name] for name in tables},
+            wanted=self._wanted,
+            special={name: each.special for name, each in there.items()},
         )
         binlog = Binlog(self._at, At.of(position), server_id=self._server_id, tables=self._wanted)
         with closing(binlog):
@@ -186,20 +190,18 @@ class MySQLSource:
 
     # ---- snapshots ----------------------------------------------------------------------------
 
-    def _snapshot(self, position: Position | None, gone: Sequence[Table]) -> Iterator[Step | None]:
-        """Of one moment: what the binlog has up to it, and then the tables, whole."""
+    def _snapshot(self, position: Position | None, anew: bool) -> Iterator[Step | None]:
+        """Of one moment: what the binlog has up to it, unless `anew`, and then the tables, whole."""
         with closing(Server(self._at)) as server:
             at, moment = _moment(server), datetime.now(UTC)
-            if position is not None:
-                for step in self._follow(position, until=at):
-                    position = step.position if step else position
-                    yield step
+            if position is not None and not anew:
+                position, anew = yield from self._up_to(position, at)
             there = mysql_checks.described(server, self._wanted)
-            names = list(there) if position is None else position["snapshot"]
+            before = {} if position is None else _tables(position)
+            gone = [table for name, table in before.items() if anew and name not in there]
+            names = list(there) if position is None or anew else list(position["snapshot"])
             fresh = [there[name] for name in names if name in there]
-            known = {name: each.table for name, each in there.items()} | (
-                _tables(position) if position else {}
-            )
+            known = {name: each.table for name, each in there.items()} | ({} if anew else before)
             known |= {each.table.name: each.table for each in fresh}
             position = _with(position or {}, at=at, gtid=server.gtids(at), snapshot=names, tables=known)
             tables = [each.table for each in fresh]
@@ -209,6 +211,23 @@ class MySQLSource:
             position = _with(position, snapshot=[])
             self._tell(position)
             yield Step(position, ends=tables)
+
+    def _up_to(self, position: Position, at: At) -> Generator[Step | None, None, tuple[Position, bool]]:
+        """What the binlog has up to a moment. True where it has something that cannot be told.
+
+        That is no reason to stop where every table is read again: so there is a way on.
+        """
+        try:
+            for step in self._follow(position, until=at):
+                position = step.position if step else position
+                yield step
+        except BadInput:
+            with closing(Server(self._at)) as server:
+                there = mysql_checks.described(server, self._wanted)
+            if not set(there) <= set(position["snapshot"]):
+                raise
+            return position, True
+        return position, False
 
     def _rows(self, server: Server, of: Described, position: Position, moment: datetime) -> Iterator[Step]:
         columns = ", ".join(mysql_types.selected(column, quoted(column.name)) for column in of.columns)
@@ -275,19 +294,19 @@ def _with(
     if snapshot is not None:
         made["snapshot"] = list(snapshot)
     if tables is not None:
-        made["tables"] = {
-            name: {"columns": RecordSchema(table.columns).ddl, "key": list(table.key)}
-            for name, table in tables.items()
-        }
+        made["tables"] = {name: _key_ddl(table) for name, table in tables.items()}
     return made
 
 
 def _tables(position: Position) -> dict[str, Table]:
-    """As they were there."""
-    return {
-        name: Table(name, RecordSchema.of(told["columns"]).arrow, tuple(told["key"]))
-        for name, told in position["tables"].items()
-    }
+    """Those there were, with their keys alone: enough to tell that one is gone. A position must be short."""
+    keys = {name: RecordSchema.of(told).arrow for name, told in position["tables"].items()}
+    return {name: Table(name, key, tuple(key.names)) for name, key in keys.items()}
+
+
+@lru_cache(maxsize=4_096)
+def _key_ddl(table: Table) -> str:
+    return RecordSchema(pa.schema([table.columns.field(name) for name in table.key])).ddl
 
 
 def _distance(at: At, files: Mapping[str, int]) -> int:

@@ -63,7 +63,9 @@ def touched(statement: str, default: str, database: str) -> list[Touched]:
             found += [Touched(GONE, ALL)] if schema == database else []
         elif (schema or default) == database:
             found.append(Touched(what, table))
-    return found
+    # Tables that are swapped by their names are there all the time.
+    kept = {each.table for each in found if each.what == ALTERED}
+    return [each for each in found if each.what != GONE or each.table not in kept]
 
 
 def _named(statement: str) -> Iterator[tuple[str, str]]:
@@ -80,9 +82,8 @@ def _named(statement: str) -> Iterator[tuple[str, str]]:
             yield from ((ALTERED, name) for name in renamed)
     elif match := _RENAME.match(statement):
         pairs = _PAIR.findall(match[1])
-        made = [new for _, new in pairs]
-        yield from ((GONE, old) for old, _ in pairs if old not in made)
-        yield from ((ALTERED, new) for new in made)
+        yield from ((GONE, old) for old, _ in pairs)
+        yield from ((ALTERED, new) for _, new in pairs)
 
 
 def _split(name: str) -> tuple[str, str]:

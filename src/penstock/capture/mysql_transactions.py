@@ -6,7 +6,7 @@ while it wrote it, is followed by the next one's begin, and is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +76,7 @@ class Transaction:
 
 
 class Transactions:
-    """`tables`: as they are now. `special`: of each, its columns that are UUID or INET."""
+    """`tables`: those there are at `at`. `special`: of each, its columns that are UUID or INET."""
 
     def __init__(
         self,
@@ -109,8 +109,7 @@ class Transactions:
             return None
         done = self._told(event)
         pos = event.packet.log_pos
-        if pos and not self.is_open:
-            self._check_order(pos)
+        if pos > self.at.pos and not self.is_open:  # what the server only makes up has an older one, or 0
             self.at = At(self._file, pos)
         return done
 
@@ -148,7 +147,7 @@ class Transactions:
         self.at = At(self._file, int(event.position))
 
     def _check_order(self, pos: int) -> None:
-        if self.at.file == self._file and pos < self.at.pos:
+        if pos < self.at.pos:
             raise NotSupported(
                 f"{self._address}: the binlog file {self._file} is longer than 4 GB, which cannot be read.",
                 hint=f"lower max_binlog_size, and split transactions that are larger; then: {RESNAPSHOT}",
@@ -159,6 +158,7 @@ class Transactions:
         self._standalone, self.is_open = standalone, True
 
     def _commit(self, event: Any, altered: Sequence[str] = ()) -> Transaction:
+        self._check_order(event.packet.log_pos)
         end = At(self._file, event.packet.log_pos)
         pieces, gtid = self._pieces, self._gtid
         self._pieces, self._gtid, self.is_open = [], None, False
@@ -235,14 +235,13 @@ class Transactions:
         if form is None:
             return
         body = self._body(event, form)
-        rows = form.reader.rows(body)
-        if isinstance(event, UpdateRowsEvent):
-            pairs = zip(rows, rows, strict=True)
-            changes: list[Change] = [(envelope.UPDATE, before, after) for before, after in pairs]
-        elif isinstance(event, WriteRowsEvent):
-            changes = [(envelope.INSERT, None, row) for row in rows]
-        else:
-            changes = [(envelope.DELETE, row, None) for row in rows]
+        try:
+            changes = _changes(event, form.reader.rows(body))
+        except UnicodeDecodeError as error:
+            raise BadInput(
+                f'a text of "{form.table.name}" has bytes that its character set has not ({error}).',
+                hint=f"mend that row, and to go on: {RESNAPSHOT}; or have the column as VARBINARY",
+            ) from error
         if self._pieces and self._pieces[-1].form is form:
             self._pieces[-1].changes += changes
         else:
@@ -300,6 +299,14 @@ class Transactions:
             )
         schema = pa.schema([pa.field(each.name, each.dtype) for each in reader.columns])
         return Form(Table(name, schema, tuple(columns[number].name for number in key)), reader)
+
+
+def _changes(event: Any, rows: Iterator[tuple[Any, ...]]) -> list[Change]:
+    if isinstance(event, UpdateRowsEvent):
+        return [(envelope.UPDATE, before, after) for before, after in zip(rows, rows, strict=True)]
+    if isinstance(event, WriteRowsEvent):
+        return [(envelope.INSERT, None, row) for row in rows]
+    return [(envelope.DELETE, row, None) for row in rows]
 
 
 def _table(form: Form | Table) -> Table:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -46,8 +47,9 @@ _ZERO = re.compile(r"0000-|\d{4}-00|\d{4}-\d\d-00")
 # Python's name of a character set, where both agree on every character.
 _CODECS = {
     "utf8": "utf-8", "utf8mb3": "utf-8", "utf8mb4": "utf-8", "ascii": "ascii", "latin1": "latin1",
-    "latin2": "iso8859_2", "latin5": "iso8859_9", "cp1250": "cp1250", "cp1251": "cp1251", "koi8r": "koi8_r",
-    "ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be",
+    "latin2": "iso8859_2", "latin5": "iso8859_9", "latin7": "iso8859_13", "cp850": "cp850", "cp852": "cp852",
+    "cp1250": "cp1250", "cp1251": "cp1251", "koi8r": "koi8_r", "ucs2": "utf-16-be", "utf16": "utf-16-be",
+    "utf16le": "utf-16-le", "utf32": "utf-32-be",
 }  # fmt: skip
 # MySQL's latin1 is Windows' 1252, and where that has no character it is the control character.
 _LATIN1 = {
@@ -158,4 +160,9 @@ def _times(table: str, column: Column, values: Sequence[Any], zero_dates: str | 
 
 
 def json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    """As MySQL writes it."""
+    return json.dumps(
+        value,
+        ensure_ascii=False,
+        default=lambda each: float(each) if isinstance(each, Decimal) else str(each),
+    )
