@@ -11,11 +11,12 @@ declared.py     a source as a program declares it, by an address or with options
 sqlite.py, sqlite_tables.py, sqlite_triggers.py   SQLite, by generated triggers
 debezium_source.py, debezium_steps.py             whatever Debezium supports
 debezium_engine.py, debezium_child.py             its engine, in a process of its own
+debezium_topics_source.py                         topics that a Debezium server fills
 debezium_json.py, debezium_types.py               its messages, in and out
 debezium_postgres.py                              what it leaves behind in PostgreSQL
 """
 
-from penstock.capture.declared import Database, debezium, postgres, source_at, sqlite
+from penstock.capture.declared import Database, debezium, debezium_topics, postgres, source_at, sqlite
 from penstock.capture.engine import Capture
 
-__all__ = ["Capture", "Database", "debezium", "postgres", "source_at", "sqlite"]
+__all__ = ["Capture", "Database", "debezium", "debezium_topics", "postgres", "source_at", "sqlite"]
