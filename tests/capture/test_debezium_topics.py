@@ -40,7 +40,7 @@ class Server:
 
     def __init__(self, kafka: State) -> None:
         self.prefix = f"t{uuid.uuid4().hex[:8]}."
-        there = {"bootstrap.servers": kafka.url.removeprefix("kafka://")}
+        there: dict[str, Any] = {"bootstrap.servers": kafka.url.removeprefix("kafka://")}
         self._admin, self._producer = AdminClient(there), Producer(there)
 
     def topic(self, name: str, *, partitions: int = 1) -> str:
