@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 _LOOK_S = 0.2
 _CLOSE_S = 8.0
+_REMOVE_TRIES = 50
 NAME = "penstock"
 HEARTBEAT = "__debezium-heartbeat"
 HISTORY_FILE = "history.dat"
@@ -254,6 +255,15 @@ def reason_of(message: str, error: Any) -> str:
     return " ".join(" / ".join(dict.fromkeys(parts)).split())
 
 
+def remove(folder: Path) -> None:
+    """A parent that was killed cannot. Not at once where the engine just writes there."""
+    for _ in range(_REMOVE_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_LOOK_S / 10)
+
+
 def main() -> None:
     out = Out(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)  # whatever else is printed goes to stderr
@@ -280,9 +290,7 @@ def main() -> None:
     threading.Thread(target=engine.run, daemon=True).start()
     threading.Thread(target=watch, args=(out, forwarder), daemon=True).start()
     obey(lines, forwarder, engine)
-    for _ in range(5):  # a parent that was killed cannot; the engine may just write there
-        if folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     os._exit(0)  # threads of the JVM would keep this process
 
 
