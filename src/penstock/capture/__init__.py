@@ -34,11 +34,29 @@ mysql_transactions.py, mysql_steps.py   events to transactions, transactions to 
 
 debezium_source.py, debezium_steps.py   whatever Debezium supports
 debezium_engine.py, debezium_child.py   its engine, in a process of its own
+debezium_topics_source.py               topics that a Debezium server fills
 debezium_json.py, debezium_types.py     its messages, in and out
 debezium_postgres.py                    what it leaves behind in PostgreSQL
 """
 
-from penstock.capture.declared import Database, debezium, mysql, postgres, source_at, sqlite
+from penstock.capture.declared import (
+    Database,
+    debezium,
+    debezium_topics,
+    mysql,
+    postgres,
+    source_at,
+    sqlite,
+)
 from penstock.capture.engine import Capture
 
-__all__ = ["Capture", "Database", "debezium", "mysql", "postgres", "source_at", "sqlite"]
+__all__ = [
+    "Capture",
+    "Database",
+    "debezium",
+    "debezium_topics",
+    "mysql",
+    "postgres",
+    "source_at",
+    "sqlite",
+]

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 _LOOK_S = 0.2
 _CLOSE_S = 8.0
+_REMOVE_TRIES = 50
 NAME = "penstock"
 HEARTBEAT = "__debezium-heartbeat"
 HISTORY_FILE = "history.dat"
@@ -76,8 +77,9 @@ class Forwarder:
             record = event.record()
             partition = self._text(record.sourcePartition())
             last[partition] = event
-            if self._is_news(record, partition):
-                lines.append(self._event(record, partition))
+            topic, offset = str(record.topic()), self._text(record.sourceOffset())
+            if self._is_news(topic, partition, offset):
+                lines.append(f"[{self._message(topic, record)},{partition},{offset}]")
         self.batches += 1
         self._open[self.batches] = last
         if lines:
@@ -95,11 +97,10 @@ class Forwarder:
         news, self._history_told = text != self._history_told, text
         return text if news else None
 
-    def _is_news(self, record: Any, partition: str) -> bool:
+    def _is_news(self, topic: str, partition: str, offset: str) -> bool:
         """A heartbeat is none where nothing has moved."""
-        offset = self._text(record.sourceOffset())
         moved, self._offsets[partition] = self._offsets.get(partition) != offset, offset
-        return moved or not str(record.topic()).startswith(HEARTBEAT)
+        return moved or not topic.startswith(HEARTBEAT)
 
     def _mark(self, committer: Any) -> None:
         """Debezium may tell its source to forget only what is in the log."""
@@ -110,33 +111,28 @@ class Forwarder:
         if done:
             committer.markBatchFinished()
 
-    def _event(self, record: Any, partition: str) -> str:
-        topic = str(record.topic())
-        key, value = (
-            self._encoded(topic, record.keySchema(), record.key()),
-            self._encoded(topic, record.valueSchema(), record.value()),
-        )
-        return (
-            f"[{self._schema(topic, record)},{key},{value},{partition},{self._text(record.sourceOffset())}]"
-        )
+    def _message(self, topic: str, record: Any) -> str:
+        schemas = record.valueSchema(), record.keySchema()
+        key = self._encoded(topic, schemas[1], record.key())
+        value = self._encoded(topic, schemas[0], record.value())
+        return f"{self._schema(topic, *schemas)},{key},{value}"
 
     def _encoded(self, topic: str, schema: Any, value: Any) -> str:
         made = None if value is None else self._json.fromConnectData(topic, schema, value)
         return "null" if made is None else bytes(made).decode()
 
-    def _schema(self, topic: str, record: Any) -> int:
-        found = record.valueSchema(), record.keySchema()
-        place = (topic, self._identity(found[0]), self._identity(found[1]))
+    def _schema(self, topic: str, value: Any, key: Any) -> int:
+        place = (topic, self._identity(value), self._identity(key))
         number = self._schemas.get(place)
         if number is None:
             number = self._schemas[place] = len(self._kept)
-            self._kept.append(found)
-            value, key = (
-                "null" if schema is None else str(self._json.asJsonSchema(schema).toString())
-                for schema in found
-            )
-            self._out.line(f'{{"schema":{number},"topic":{json.dumps(topic)},"value":{value},"key":{key}}}')
+            self._kept.append((value, key))
+            told = f'"value":{self._described(value)},"key":{self._described(key)}'
+            self._out.line(f'{{"schema":{number},"topic":{json.dumps(topic)},{told}}}')
         return number
+
+    def _described(self, schema: Any) -> str:
+        return "null" if schema is None else str(self._json.asJsonSchema(schema).toString())
 
     def _text(self, told: Any) -> str:
         return str(self._mapper.writeValueAsString(told))
@@ -259,6 +255,15 @@ def reason_of(message: str, error: Any) -> str:
     return " ".join(" / ".join(dict.fromkeys(parts)).split())
 
 
+def remove(folder: Path) -> None:
+    """A parent that was killed cannot. Not at once where the engine just writes there."""
+    for _ in range(_REMOVE_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_LOOK_S / 10)
+
+
 def main() -> None:
     out = Out(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)  # whatever else is printed goes to stderr
@@ -285,9 +290,7 @@ def main() -> None:
     threading.Thread(target=engine.run, daemon=True).start()
     threading.Thread(target=watch, args=(out, forwarder), daemon=True).start()
     obey(lines, forwarder, engine)
-    for _ in range(5):  # a parent that was killed cannot; the engine may just write there
-        if folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     os._exit(0)  # threads of the JVM would keep this process
 
 

@@ -27,7 +27,7 @@ from penstock.capture import debezium_types as types
 from penstock.capture import envelope
 from penstock.capture.source import Changes, Table
 from penstock.errors import BadOption, BadRecord
-from penstock.schema import ddl_of
+from penstock.schema import RecordSchema, ddl_of
 
 Json = Mapping[str, Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -194,7 +194,7 @@ def from_debezium(value: str | bytes | Json | None, table: Table, *, key: Any = 
     """
     schema, payload = unwrapped(value)
     if payload is None:
-        return _deleted(table, unwrapped(key)[1]) if key is not None else None
+        return deleted(table, unwrapped(key)[1]) if key is not None else None
     rows = row_schema(schema)
     return Form(table, rows).change(payload)
 
@@ -238,6 +238,26 @@ def table_of(name: str, value: types.Schema | None, key: types.Schema | None) ->
     return Table(name, pa.schema(columns), tuple(each["field"] for each in key["fields"]))
 
 
+def short_name(table: str) -> str:
+    return table.removeprefix("public.")
+
+
+def declared_tables(given: Mapping[str, str]) -> dict[str, Table]:
+    """Tables with their columns as DDL, NOT NULL for those of the key."""
+    found = {}
+    for name, ddl in given.items():
+        columns = RecordSchema.of(ddl).arrow
+        key = tuple(column.name for column in columns if not column.nullable)
+        if not key:
+            raise BadOption(
+                f'the columns of "{name}" name no key.',
+                hint='write NOT NULL after its columns: "id BIGINT NOT NULL"',
+            )
+        open_columns = pa.schema([column.with_nullable(True) for column in columns])
+        found[short_name(name)] = Table(short_name(name), open_columns, key)
+    return found
+
+
 @dataclass(frozen=True)
 class Form:
     """How the messages of a table are read."""
@@ -272,7 +292,7 @@ class Form:
             "snapshot" if snapshot else position_of(source, order),
             _transaction(transaction.get("id"), source),
             transaction.get("total_order"),
-            _moment(source.get("ts_us"), source.get("ts_ms") or payload.get("ts_ms")),
+            moment(source.get("ts_us"), source.get("ts_ms") or payload.get("ts_ms")),
             order,
             snapshot,
             unchanged,
@@ -282,10 +302,10 @@ class Form:
         gone = str(row.get("__deleted", "")).lower() == "true"
         told, unchanged = self._row({name: row[name] for name in row if not name.startswith("__")})
         op = envelope.DELETE if gone else str(row.get("__op") or envelope.UPDATE)
-        moment = _moment(None, row.get("__source_ts_ms") or row.get("__ts_ms"))
+        when = moment(None, row.get("__source_ts_ms") or row.get("__ts_ms"))
         key = self._only_key(told)
         before = key if op in (envelope.DELETE, envelope.UPDATE) else None
-        return Change(op, before, None if gone else told, "", None, None, moment, unchanged=unchanged)
+        return Change(op, before, None if gone else told, "", None, None, when, unchanged=unchanged)
 
     def _row(self, told: Json | None) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
         if told is None:
@@ -328,7 +348,8 @@ class Form:
         return {name: value if name in self.table.key else None for name, value in (row or {}).items()}
 
 
-def _deleted(table: Table, key: Any) -> Change:
+def deleted(table: Table, key: Any) -> Change:
+    """What a tombstone of a flat topic says."""
     told = Form(table)._row(key)[0] or {}
     return Change(envelope.DELETE, told, None, "", None, None, None)
 
@@ -364,7 +385,7 @@ def _transaction(told: Any, source: Json) -> str | None:
     return str(told).partition(":")[0] if source.get("connector") == "postgresql" else str(told)
 
 
-def _moment(us: int | None, ms: int | None) -> dt.datetime | None:
+def moment(us: int | None, ms: int | None) -> dt.datetime | None:
     found = us if us is not None else None if ms is None else ms * 1_000
     return None if found is None else _EPOCH + dt.timedelta(microseconds=found)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.capture import debezium_engine, envelope
 from penstock.capture.debezium_child import HEARTBEAT, HISTORY_FILE
 from penstock.capture.debezium_engine import Engine
-from penstock.capture.debezium_json import Form, row_schema, table_of
+from penstock.capture.debezium_json import Form, declared_tables, row_schema, short_name, table_of
 from penstock.capture.debezium_steps import STEP_ROWS, Event, Progress, Steps
 from penstock.capture.source import Position, Step, Table
 from penstock.errors import BadOption
@@ -78,10 +78,7 @@ class DebeziumSource:
         self._name, self._wanted = name, list(tables or ())
         self._connector = _SHORT.get(connector.lower(), connector)
         self._properties = _all_properties(self._connector, properties, name, self._wanted)
-        self._declared = {
-            _short_name(table): _declared(_short_name(table), ddl)
-            for table, ddl in (tables.items() if isinstance(tables, Mapping) else ())
-        }
+        self._declared = declared_tables(tables if isinstance(tables, Mapping) else {})
         self._types, self._memory_mb, self._quiet_s = dict(types or {}), memory_mb, quiet_s
         self._step_rows = step_rows
         self.address = f"debezium://{_server(self._properties)}"
@@ -189,7 +186,7 @@ class DebeziumSource:
         fields = {each.get("field") for each in (value or {}).get("fields", ())}
         if not {"before", "after", "op"} <= fields:
             return "other"  # a change of a table's form
-        name = _short_name(topic.removeprefix(f"{prefix}."))
+        name = short_name(topic.removeprefix(f"{prefix}."))
         if told["key"] is None and name in self._known:  # "t" has none
             return Form(self._known[name], row_schema(value))
         if told["key"] is None and op == envelope.TRUNCATE:
@@ -255,18 +252,3 @@ def _server(properties: Mapping[str, str]) -> str:
     database = properties.get("database.dbname") or properties.get("database.names") or ""
     host = properties.get("database.hostname") or properties["connector.class"].rpartition(".")[2]
     return f"{host}:{properties.get('database.port', '')}/{database}".rstrip("/").rstrip(":")
-
-
-def _short_name(table: str) -> str:
-    return table.removeprefix("public.")
-
-
-def _declared(name: str, ddl: str) -> Table:
-    columns = RecordSchema.of(ddl).arrow
-    key = tuple(column.name for column in columns if not column.nullable)
-    if not key:
-        raise BadOption(
-            f'the columns of "{name}" name no key.',
-            hint='write NOT NULL after its columns: "id BIGINT NOT NULL"',
-        )
-    return Table(name, pa.schema([column.with_nullable(True) for column in columns]), key)

@@ -131,5 +131,37 @@ def debezium(
     return Database("debezium", str(place), make)
 
 
+def debezium_topics(
+    url: str,
+    *,
+    topics: Sequence[str] = (),
+    prefix: str = "",
+    tables: Mapping[str, str] | None = None,
+    flat: bool = False,
+) -> Database:
+    """Topics on "kafka://host:port" that a Debezium server fills with JSON.
+
+    `tables`: columns of those whose messages have no schema, {"orders": "id BIGINT NOT NULL, note STRING"},
+    NOT NULL for the key. `flat`: rows without an envelope, as ExtractNewRecordState writes them.
+    """
+
+    def make(_name: str) -> Source:
+        try:
+            from penstock.capture.debezium_topics_source import DebeziumTopicsSource
+        except ModuleNotFoundError as error:
+            raise NotSupported(
+                "Kafka is spoken with confluent-kafka, which is not installed.",
+                hint='pip install "penstock[kafka]"',
+            ) from error
+        from penstock.capture.debezium_json import declared_tables
+
+        return DebeziumTopicsSource(
+            url, topics=topics, prefix=prefix, declared=declared_tables(tables or {}), flat=flat
+        )
+
+    place = prefix or (topics[0] if topics else "topics")
+    return Database("debezium topics", place.partition(".")[0], make)
+
+
 def _database(url: str) -> str:
     return url.partition("://")[2].partition("?")[0].rpartition("/")[2] or "postgres"
