@@ -1,0 +1,80 @@
+"""`penstock follow`: a replica of a database, kept in sync with one command."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.capture.postgres_database import PostgresDatabase
+from tests.capture.world import rows_in_sqlite
+from tests.cli.command import Command
+from tests.servers import Postgres
+from tests.waiting import wait_until
+
+from penstock.app.replica import replica_target
+from penstock.errors import BadOption
+
+
+@pytest.fixture
+def cli(home: Path) -> Command:
+    return Command(home)
+
+
+def test_a_replica_of_sqlite_follows_also_what_happens_between(cli: Command, tmp_path: Path) -> None:
+    source, replica = tmp_path / "shop.db", tmp_path / "replica.db"
+    with closing(sqlite3.connect(source, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+        db.execute("INSERT INTO users VALUES (1, 'Ann', 1.5), (2, 'Bob', NULL)")
+        address = ["follow", source, "--into", f"sqlite:///{replica}", "--once"]
+        told = cli.json(*address)
+        assert (told["changes"], sum(told["behind"].values()), told["errors"]) == (2, 0, {})
+        db.execute("DELETE FROM users WHERE id = 1")
+        db.execute("UPDATE users SET name = 'Bo' WHERE id = 2")
+        db.execute("ALTER TABLE users ADD COLUMN city TEXT DEFAULT 'Bern'")
+        db.execute("CREATE TABLE pets (id INTEGER PRIMARY KEY, name TEXT)")
+        db.execute("INSERT INTO pets VALUES (7, 'Rex')")
+        assert cli(*address).exit_code == 0
+        assert rows_in_sqlite(replica, "SELECT id, name, score, city FROM users") == [(2, "Bo", None, "Bern")]
+        assert rows_in_sqlite(replica, "SELECT id, name FROM pets") == [(7, "Rex")]
+
+        with cli.start("follow", source, "--into", f"sqlite:///{replica}") as process:
+            db.execute("INSERT INTO pets VALUES (8, 'Tom')")
+            pets = "SELECT id FROM pets"
+            wait_until(lambda: rows_in_sqlite(replica, pets) == [(7,), (8,)], timeout_s=60, what="the pet")
+            process.send_signal(2)
+            assert process.wait(30) == 0
+
+
+def test_a_replica_of_postgresql_in_postgresql(
+    cli: Command, database: PostgresDatabase, logical_postgres: Postgres
+) -> None:
+    replica = PostgresDatabase.create(logical_postgres.dsn)
+    database.run(
+        "CREATE TABLE items "
+        "(id INT PRIMARY KEY, price NUMERIC(9, 2), tags TEXT[], at TIMESTAMPTZ, raw BYTEA)",
+        "INSERT INTO items SELECT i, i / 4.0, ARRAY['a', NULL], '2026-11-16 10:00+01', '\\x00ff' "
+        "FROM generate_series(1, 100) i",
+    )
+    addresses = [
+        f"postgresql://postgres@127.0.0.1:{logical_postgres.port}/{one.name}" for one in (database, replica)
+    ]
+    command = ["follow", addresses[0], "--into", addresses[1], "--name", "shop", "--once"]
+    assert cli.run(*command).returncode == 0
+    database.run("UPDATE items SET price = 1 WHERE id = 5", "DELETE FROM items WHERE id > 50")
+    assert cli.run(*command).returncode == 0
+    with psycopg.connect(database.dsn) as ours, psycopg.connect(replica.dsn) as copy:
+        wanted = "SELECT id, price, at, raw FROM items ORDER BY id"
+        assert copy.execute(wanted).fetchall() == ours.execute(wanted).fetchall()
+    assert cli.run("capture", "drop", addresses[0], "--name", "shop", "--yes").returncode == 0
+    replica.close()
+
+
+def test_only_what_holds_rows_by_key_can_be_a_replica() -> None:
+    with pytest.raises(BadOption, match="holds no rows by their key"):
+        replica_target("https://example.com/hook")
+    with pytest.raises(BadOption, match='nothing can follow to "oracle"'):
+        replica_target("oracle://x")
