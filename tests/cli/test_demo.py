@@ -37,7 +37,7 @@ def test_without_a_terminal_it_prints_plain_lines_and_keeps_what_it_is_told_to_k
     assert "was killed with SIGKILL" in done.stdout
     assert "All of it holds." in done.stdout
     with ps.open_log(cli.home) as log:
-        assert log.topics() == ["imported", "page_views", "plans"]
+        assert log.topics() == ["imported", "page_views", "shop.plans", "shop.plans.changes", "shop.schemas"]
 
 
 def test_the_view_of_its_spark_job_equals_its_recomputation_and_late_events_are_kept(cli: Command) -> None:

@@ -265,7 +265,7 @@ class Capture:
         return self._is_asked(progress)
 
     def _is_asked(self, progress: Progress) -> bool:
-        return self._topics.requests.bounds()[0][1] > progress.requests
+        return self._topics.asked > progress.requests
 
     def _requested(self, progress: Progress) -> tuple[Progress, list[str]]:
         """The tables that somebody wants a new snapshot of; noted as done with the first step of it."""
@@ -274,8 +274,7 @@ class Capture:
         wanted: dict[str, None] = {}
         for row in self._topics.requests.rows(start=progress.requests):
             wanted |= dict.fromkeys(row["tables"])
-        end = self._topics.requests.bounds()[0][1]
-        return replace(progress, requests=end), list(wanted)
+        return replace(progress, requests=self._topics.asked), list(wanted)
 
 
 def _joined(pieces: list[pa.Table]) -> pa.Table:

@@ -55,6 +55,14 @@ class Topics:
         return self._log.create_topic(f"{self._capture}.schemas", SCHEMAS_DDL, if_missing=True)
 
     @property
+    def asked(self) -> int:
+        """How many snapshots people have asked for."""
+        try:
+            return self._log.port.bounds(f"{self._capture}.requests", 0)[1]
+        except UnknownTopic:
+            return 0
+
+    @property
     def requests(self) -> Topic:
         return self._log.create_topic(f"{self._capture}.requests", REQUESTS_DDL, if_missing=True)
 

@@ -39,9 +39,7 @@ def scene(play: Play) -> Group:
         ),
         _import(play),
         blank,
-        _sentence(
-            "[cyan]plans[/] is compacted: the log of changes, read as the latest record of every person."
-        ),
+        _sentence("[cyan]plans[/] is a table in SQLite, captured: a row is in the log once it is committed."),
         _plans(play),
         blank,
         *(f"[dim]{at:5.1f} s[/]  {output.escape(text)}" for at, text in play.story.lines[-4:]),
@@ -117,7 +115,7 @@ def _import(play: Play) -> Any:
 def _plans(play: Play) -> Any:
     latest = play.latest_plans()
     pairs = "   ".join(f"{person} [green]{plan}[/]" for person, plan in sorted(latest.items()))
-    return output.facts([("changes", words.count(play.plan_changes)), ("latest()", pairs)])
+    return output.facts([("changes", words.count(play.plan_changes)), ("in the log", pairs)])
 
 
 def line(play: Play) -> str:
@@ -167,7 +165,7 @@ def as_object(play: Play, proof: Proof) -> dict[str, Any]:
         "latency_p99_ms": latency.percentile_ms(total, 99),
         "taken_over_s": proof.taken_over_s,
         "imported_exactly_once": proof.imported,
-        "latest_is_right": proof.plans,
+        "database_is_captured": proof.plans,
         "views": proof.views,
     }
 
@@ -191,7 +189,10 @@ def summary(play: Play, proof: Proof) -> list[Any]:
         *([_claim(proof.taken_over_s is not None, _takeover(proof))] if proof.killed else []),
         _claim(proof.imported, f"import: {words.count(play.importing.line, 'line')} stored exactly once"),
         *(_claim(*_verified(proof, name)) for name in VIEWS if proof.spark),
-        _claim(proof.plans, f"plans: latest() is what {words.count(play.plan_changes, 'change')} add up to"),
+        _claim(
+            proof.plans,
+            f"plans: the log has the rows of the database, after {words.count(play.plan_changes, 'change')}",
+        ),
     ]
     speed = words.rate(stored.acknowledged, proof.seconds)
     pace = f"{speed} appended on two processes, end to end p50 {_ms(total, 50)}, p99 {_ms(total, 99)}"

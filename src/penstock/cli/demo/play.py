@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.cli import words
-from penstock.cli.demo import proof
+from penstock.cli.demo import database, proof
 from penstock.cli.demo.actors import SCHEMA, TOPIC, TOPIC_OPTIONS
 from penstock.cli.demo.stage import Actor, ActorFailed, Place, wait_until
 from penstock.errors import TopicExists
@@ -19,7 +19,7 @@ from penstock.log.port import GroupInfo
 
 GROUPS = ("mailer", "audit")
 PARTITIONS = TOPIC_OPTIONS["partitions"]
-_OTHERS = ("plans", "imported")
+_OTHERS = ("imported", *database.TOPICS)
 VIEWS = ("views_per_page", "carts_left")
 _VIEW_TOPICS = [f"{name}{part}" for name in VIEWS for part in ("", ".batches", ".late")]
 _START_S = 120.0
@@ -66,12 +66,12 @@ class Play:
         self._page_views = log.create_topic(TOPIC, SCHEMA, **TOPIC_OPTIONS)
         self.with_spark = spark
         self.views: Actor | None = None
-        self._plans = log.create_topic("plans", "person STRING, plan STRING", key="person", cleanup="compact")
+        self._database = database.Database(log)
         self._imported = log.create_topic("imported", "line BIGINT, text STRING")
         self._importer = log.producer(f"importer-{self._token}")
         self.producers: list[Actor] = []
         self.members: list[Actor] = []
-        self.importing, self.plans, self.plan_changes = Import(), dict[str, str](), 0
+        self.importing, self.plan_changes = Import(), 0
         self.lag: dict[str, GroupInfo] = {}
         self.story = Story()
         self.taken_over_s: float | None = None
@@ -174,16 +174,12 @@ class Play:
     def _change_a_plan(self) -> None:
         person = _PEOPLE[self._next_second % len(_PEOPLE)]
         self.plan_changes += 1
-        if self._next_second % 7 == 6 and person in self.plans:
-            self._plans.delete({"person": person})
-            del self.plans[person]
-        else:
-            self.plans[person] = _PLANS[(self._next_second // len(_PEOPLE)) % len(_PLANS)]
-            self._plans.append({"person": person, "plan": self.plans[person]})
+        leaves = self._next_second % 7 == 6
+        plan = _PLANS[(self._next_second // len(_PEOPLE)) % len(_PLANS)]
+        self._database.change(person, None if leaves else plan)
 
     def latest_plans(self) -> dict[str, str]:
-        """As the log tells it, not as this process remembers it."""
-        return {person: record["plan"] for person, record in self._plans.latest().items()}
+        return self._database.in_log()
 
     # ---- totals ---------------------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class Play:
             stored=proof.stored(self._page_views, acknowledged),
             delivered=tuple(proof.delivered(group, ends, self._ranges(group)) for group in GROUPS),
             imported=self._imported_once(),
-            plans=self.latest_plans() == self.plans,
+            plans=self._database.finish(),
             views=self.views.verified if self.views else None,
             spark=self.with_spark,
             ended_in_order=all(ended),
@@ -245,6 +241,7 @@ class Play:
     def close(self) -> None:
         for actor in self._everybody():
             actor.close()
+        self._database.close()
 
 
 @dataclass(frozen=True, slots=True)
