@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.errors import BadRecord as BadRecord
     from penstock.errors import BadSchema as BadSchema
     from penstock.errors import BufferFull as BufferFull
+    from penstock.errors import ChangesLost as ChangesLost
     from penstock.errors import Contended as Contended
     from penstock.errors import Damaged as Damaged
     from penstock.errors import DefinitionChanged as DefinitionChanged
@@ -164,6 +165,7 @@ __all__ = [
     "BadSchema",
     "BufferFull",
     "Change",
+    "ChangesLost",
     "Consumer",
     "Contended",
     "Damaged",

@@ -102,6 +102,7 @@ def test_a_writer_beside_new_subscribers_leaves_no_gap(app: ps.App) -> None:
         while not stop.is_set():
             table.upsert({"id": n % 5, "n": n, "city": "Bern"})
             n += 1
+            stop.wait(0.002)  # each subscriber reads all of it
 
     writer = threading.Thread(target=write)
     writer.start()

@@ -19,7 +19,7 @@ COMMANDS = [
     ["group"],
     *(["group", verb] for verb in ("list", "show", "reset")),
     ["capture"],
-    *(["capture", verb] for verb in ("run", "status", "resnapshot", "drop")),
+    *(["capture", verb] for verb in ("run", "status", "resnapshot", "drop", "export")),
     *(
         [flow]
         for flow in ("follow", "run", "view", "subscribe", "search", "late", "verify", "rebuild", "explain")
@@ -71,7 +71,7 @@ assert not heavy, heavy
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_can_answer_in_json_and_takes_a_home(cli: Command, command: list[str]) -> None:
     shown = cli(*command, "--help").stdout
-    if len(command) == 2 or command[0] not in ("topic", "group", "kafka"):
+    if len(command) == 2 or command[0] not in ("topic", "group", "capture", "kafka"):
         assert "--json" in shown
         assert "--home DIR" in shown or command == ["copy"]
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.capture import alive, envelope, outbox
 from penstock.capture.progress import Known, Progress
-from penstock.capture.source import Changes, Position, Source, Step, Table
+from penstock.capture.source import Changes, Source, Step, Table
 from penstock.capture.topics import Topics
 from penstock.capture.unchanged import Memory
 from penstock.errors import Contended, PenstockError, StorageError
@@ -248,7 +248,7 @@ class Capture:
             )
             records: dict[Topic | str, pa.Table] = {}
             if len(ghosts):
-                rows = _deletes(table, ghosts, progress.source or {}, known.version)
+                rows = _deletes(table, ghosts, known.version)
                 records = {
                     pair.rows: envelope.table_records(rows, table.columns, table.key),
                     pair.changes: pa.Table.from_batches([rows]),
@@ -305,10 +305,10 @@ def _emptied(topic: Topic, told: list[pa.Table], table: Table) -> pa.Table:
             there.pop(tuple(row.values()), None) if deleted else there.update({tuple(row.values()): None})
     rows = [dict(zip(table.key, key, strict=True)) for key in there]
     keys = pa.Table.from_pylist(rows, schema=pa.schema([table.columns.field(name) for name in table.key]))
-    return envelope.table_records(_deletes(table, keys, {}, 0), table.columns, table.key)
+    return envelope.table_records(_deletes(table, keys, 0), table.columns, table.key)
 
 
-def _deletes(table: Table, keys: pa.Table, position: Position, version: int) -> pa.RecordBatch:
+def _deletes(table: Table, keys: pa.Table, version: int) -> pa.RecordBatch:
     arrays = [
         keys[column.name].combine_chunks().cast(column.type)
         if column.name in table.key
@@ -320,7 +320,7 @@ def _deletes(table: Table, keys: pa.Table, position: Position, version: int) -> 
         pa.repeat(pa.scalar(envelope.DELETE), len(keys)),
         envelope.struct_of(table.columns, arrays),
         None,
-        positions=str(dict(position)),
+        positions="snapshot",
         committed_at=datetime.now(UTC),
     )
     versions = pa.repeat(pa.scalar(version, pa.int32()), len(keys))

@@ -156,6 +156,7 @@ def export(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="As the database calls it.")],
     form: Annotated[str, typer.Option("--format", help="How: debezium.")] = "debezium",
     home: Home = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the changes of a table as other programs read them, one JSON object per line.
 
@@ -170,7 +171,7 @@ def export(
     rows, changes = topic_names(name, table)
     schema, _, last = table.rpartition(".")
     origin = Origin("penstock", name, name, last, schema or None)
-    with Session.of(ctx, home, False).log() as log:
+    with Session.of(ctx, home, as_json).log() as log:  # JSON lines in any case
         for line in exported(log.topic(changes).rows(), log.topic(rows).settings.key, source=origin):
             print(line)
 
