@@ -234,6 +234,31 @@ def test_a_snapshot_that_was_asked_for(log: ps.Log, path: Path, db: sqlite3.Conn
     same(log, path, "users")
 
 
+def test_a_topic_that_somebody_deleted_is_filled_again(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute("INSERT INTO users (id) VALUES (1), (2)")
+    caught_up(log, "shop", source(path))
+    log.delete_topic("shop.users")
+    db.execute("INSERT INTO users (id) VALUES (3)")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+
+
+def test_another_key_is_refused_until_what_is_stored_is_gone(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute("INSERT INTO users (id, name) VALUES (1, 'Ann'), (2, 'Bob')")
+    caught_up(log, "shop", source(path))
+    db.executescript("DROP TABLE users; CREATE TABLE users (id INTEGER, name TEXT PRIMARY KEY, score REAL)")
+    db.execute("INSERT INTO users (id, name) VALUES (1, 'Ann'), (1, 'Bob')")
+    with pytest.raises(ps.BadOption, match="has another key than what is stored"):
+        caught_up(log, "shop", source(path))
+    log.delete_topic("shop.users")
+    caught_up(log, "shop", source(path))
+    assert [(row[0], row[1]) for row in rows_in_log(log, "shop.users")] == [(1, "Ann"), (1, "Bob")]
+
+
 def test_nothing_is_left_in_the_database(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
     before = db.execute("SELECT * FROM sqlite_schema").fetchall()
     caught_up(log, "shop", source(path))

@@ -85,8 +85,11 @@ class Capture:
         """Check the source, and create the topics: so that definitions can read them before the first row."""
         tables = self.source.tables()
         self._topics.check(tables)
+        known, there = self.progress().tables, set(self._log.topics())
         for table in tables:
-            self._topics.of(table)
+            topic = self._topics.of(table).rows.name
+            if table.name in known and topic not in there:  # somebody deleted it: the rows are told again
+                self.request_snapshot([table.name])
         return tables
 
     def request_snapshot(self, tables: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from penstock.capture import envelope, outbox
 from penstock.capture.source import Table
 from penstock.errors import BadOption, IncompatibleSchema, UnknownTopic
 from penstock.log.log import Log
+from penstock.log.settings import TopicSettings
 from penstock.log.topic import Topic
 from penstock.schema import RecordSchema
 
@@ -84,30 +86,37 @@ class Topics:
 
     def _fitting(self, table: Table) -> Pair:
         rows, changes = topic_names(self._capture, table.name)
-        try:
-            known = self._log.topic(rows).settings
-        except UnknownTopic:
-            known = None
-        columns = table.columns if known is None else merged(known.schema.arrow, table.columns)
+        known, told = self._known(rows), self._known(changes)
         if known is not None and known.key != table.key:
             raise BadOption(
                 f'"{table.name}" has another key than what is stored: ({", ".join(table.key)}) now, and '
                 f"({', '.join(known.key)}) before.",
-                hint=f"remove what is stored: penstock topic delete {rows}, and take a new snapshot: "
-                "penstock capture resnapshot",
+                hint=f"remove what is stored: penstock topic delete {rows}; the rows are told again then",
             )
-        row = RecordSchema(_keyed(columns, table.key))
-        told = RecordSchema(envelope.schema_of(columns))
-        made = Pair(
-            self._log.create_topic(rows, row, key=table.key, cleanup="compact", if_missing=True),
-            self._log.create_topic(
-                changes, told, event_time=envelope.COMMITTED_AT, retention=self._retention, if_missing=True
+        of_rows = table.columns if known is None else merged(known.schema.arrow, table.columns)
+        of_changes = table.columns if told is None else merged(_told_columns(told), table.columns)
+        return Pair(
+            self._topic(rows, _keyed(of_rows, table.key), key=table.key, cleanup="compact"),
+            self._topic(
+                changes,
+                envelope.schema_of(of_changes),
+                event_time=envelope.COMMITTED_AT,
+                retention=self._retention,
             ),
         )
-        for topic, schema in ((made.rows, row), (made.changes, told)):
-            if topic.settings.schema != schema:
-                self._log.alter_topic(topic.name, schema=topic.settings.schema.evolve_to(schema))
-        return made
+
+    def _known(self, topic: str) -> TopicSettings | None:
+        try:
+            return self._log.topic(topic).settings
+        except UnknownTopic:
+            return None
+
+    def _topic(self, name: str, columns: pa.Schema, **options: Any) -> Topic:
+        schema = RecordSchema(columns)
+        topic = self._log.create_topic(name, schema, if_missing=True, **options)
+        if topic.settings.schema != schema:
+            self._log.alter_topic(name, schema=topic.settings.schema.evolve_to(schema))
+        return topic
 
 
 def topic_names(capture: str, table: str) -> tuple[str, str]:
@@ -142,6 +151,10 @@ def _wider(name: str, old: pa.DataType, new: pa.DataType) -> pa.DataType:
             return one(new).evolve_to(one(old)).arrow.field(0).type
         except IncompatibleSchema:
             raise error from None
+
+
+def _told_columns(changes: TopicSettings) -> pa.Schema:
+    return pa.schema(list(changes.schema.arrow.field("after").type))
 
 
 def _keyed(columns: pa.Schema, key: tuple[str, ...]) -> pa.Schema:
