@@ -69,6 +69,7 @@ def test_rows_that_are_there_and_every_change_after(log: ps.Log, path: Path, db:
     moved = list(log.topic("shop.users.changes").rows())[4]
     assert (moved["before"]["id"], moved["after"]["id"], moved["after"]["name"]) == (2, 20, "Bob")
     assert "shop.notes" not in log.topics()  # it has no key
+    assert source(path).status(None)["left_out"] == ["notes"]
 
 
 def test_what_is_rolled_back_never_was(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:

@@ -102,15 +102,16 @@ class SQLiteSource:
     def status(self, position: Position | None) -> Mapping[str, Any]:
         with self._errors():
             db = self._opened()
+            keyless = {"left_out": sqlite_tables.keyless(db)} if self._wanted is None else {}
             if not self._is_installed():
-                return {"triggers": 0, "waiting": 0}
+                return {"waiting": 0, "kept": 0, **keyless}
             told = int(position["seq"]) if position else 0
             log = quoted(self._names.changes)
             waiting = db.execute(
                 f"SELECT count(*) FROM {log} WHERE seq > ? AND op <> '?'", (told,)
             ).fetchone()
             kept = db.execute(f"SELECT count(*) FROM {log}").fetchone()
-            return {"waiting": waiting[0], "kept": kept[0]}
+            return {"waiting": waiting[0], "kept": kept[0], **keyless}
 
     def drop(self) -> None:
         with self._errors(), self._transaction("IMMEDIATE") as db:

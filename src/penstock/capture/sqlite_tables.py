@@ -68,6 +68,11 @@ def forms_of(db: sqlite3.Connection, wanted: Sequence[str] | None) -> list[Form]
     return [form for form in forms if form.key]
 
 
+def keyless(db: sqlite3.Connection) -> list[str]:
+    """Tables that are not captured, since nothing tells their rows apart."""
+    return [name for name in names_of(db) if not _form_of(db, name).key]
+
+
 def _no_key(table: str) -> BadOption:
     return BadOption(
         f'table "{table}" has no primary key: its rows cannot be told apart.',

@@ -21,7 +21,7 @@ _LOOK_S = 0.1
 def follow(
     ctx: typer.Context,
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="postgresql://…, sqlite:///path or a path.")
+        str, typer.Argument(metavar="SOURCE", help="postgresql://…, mysql://…, sqlite:///path or a path.")
     ],
     into: Annotated[
         str, typer.Option("--into", metavar="URL", help="postgresql://…, sqlite:///…, redis://…, delta:///…")
