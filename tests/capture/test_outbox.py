@@ -60,6 +60,7 @@ def test_what_is_committed_is_published_in_order_and_once(
     caught_up(log, "shop", source(path))
     caught_up(log, "shop", source(path))
     assert list(orders.rows()) == [order(1), order(2), order(3)]
+    assert db.execute("SELECT count(*) FROM penstock_outbox").fetchone() == (0,)
 
 
 def test_the_outbox_is_emptied(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
@@ -97,6 +98,17 @@ def test_a_snapshot_that_begins_again_publishes_nothing_twice(
     assert [row["order_id"] for row in orders.rows()] == [0, 1, 2, 3, 4]
 
 
+def test_events_are_published_also_where_only_some_tables_are_captured(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    orders = log.create_topic("orders", ORDERS)
+    db.execute("CREATE TABLE users (id INTEGER PRIMARY KEY)")
+    with db:
+        ps.outbox(db).publish(orders, order(1))
+    caught_up(log, "shop", SQLiteSource(path, name="shop", tables=["users"]))
+    assert list(orders.rows()) == [order(1)]
+
+
 def test_what_fits_no_topic_is_put_aside_and_the_rest_goes_on(
     log: ps.Log, path: Path, db: sqlite3.Connection
 ) -> None:
@@ -107,13 +119,15 @@ def test_what_fits_no_topic_is_put_aside_and_the_rest_goes_on(
     with db:
         events.publish("nowhere", {"a": 1})
         events.publish("orders", {"order_id": "seven"})
+        events.publish("orders", {"order_id": 8, "raw": "x" * 2_000_000})
         events.publish("orders", {"order_id": 7})
     caught_up(log, "shop", source(path))
     assert [row["order_id"] for row in orders.rows()] == [7]
     dead = [(row["topic"], row["event"], row["reason"]) for row in log.topic("shop.dead").rows()]
-    assert [(topic, event) for topic, event, _ in dead] == [
+    assert [(topic, event[:20]) for topic, event, _ in dead] == [
         ("nowhere", '{"a": 1}'),
-        ("orders", '{"order_id": "seven"}'),
+        ("orders", '{"order_id": "seven"'),
+        ("orders", '{"order_id": 8, "raw'),
     ]
     assert 'no topic "nowhere"' in dead[0][2]
 

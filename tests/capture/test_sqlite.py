@@ -12,6 +12,7 @@ from tests.capture.world import caught_up, ops, rows_in_log, rows_in_sqlite, run
 from tests.waiting import wait_until
 
 import penstock as ps
+from penstock.capture.engine import Capture
 from penstock.capture.sqlite_source import SQLiteSource
 
 SHOP = """
@@ -277,7 +278,7 @@ def test_bad_input(log: ps.Log, path: Path, db: sqlite3.Connection, tmp_path: Pa
     with pytest.raises(ps.BadOption, match="there is no database"):
         source(tmp_path / "nothing.db").tables()
     (tmp_path / "text.db").write_text("no database " * 100)
-    with pytest.raises(ps.StorageError, match="is it a SQLite database"):
+    with pytest.raises(ps.BadInput, match="is it a SQLite database"):
         source(tmp_path / "text.db").tables()
     db.execute("CREATE UNIQUE INDEX lowered ON users (lower(name))")
     with pytest.raises(ps.NotSupported, match="a UNIQUE index on an expression"):
@@ -293,6 +294,92 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_lost(
         caught_up(log, "shop", source(path))
     assert rows_in_log(log, "shop.users") == []
     db.execute("UPDATE users SET score = 3 WHERE id = 2")
-    db.execute("DELETE FROM _penstock_shop_changes WHERE c3 = 'many'")
+    Capture(log, "shop", source(path)).request_snapshot(["*"])
     caught_up(log, "shop", source(path))
     same(log, path, "users")
+
+
+def test_rows_that_are_pushed_out_beside_triggers_of_the_application(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    """They note changes between what we note before and after."""
+    db.executescript("""
+        CREATE TABLE audit (id INTEGER PRIMARY KEY, what TEXT);
+        CREATE TRIGGER before_us BEFORE INSERT ON users BEGIN
+            INSERT INTO audit (what) VALUES ('insert');
+            UPDATE users SET score = 1 WHERE id = 3;
+        END;
+        INSERT INTO users (id, email) VALUES (1, 'a'), (3, 'c');
+    """)
+    caught_up(log, "shop", source(path))
+    db.executescript("""
+        CREATE TRIGGER after_us AFTER INSERT ON users BEGIN INSERT INTO audit (what) VALUES ('done'); END;
+        CREATE TRIGGER last BEFORE INSERT ON users BEGIN UPDATE users SET score = 2 WHERE id = 3; END;
+    """)
+    caught_up(log, "shop", source(path))
+    for statement in (
+        "INSERT OR REPLACE INTO users (id, email) VALUES (2, 'a')",
+        "INSERT OR IGNORE INTO users (id, email) VALUES (9, 'a')",
+        "DELETE FROM users WHERE id = 2",
+        "INSERT INTO users (id, email) VALUES (2, 'b'), (4, 'd')",
+        "INSERT OR REPLACE INTO users (id, email) VALUES (5, 'd'), (6, 'b')",
+    ):
+        db.execute(statement)
+        if "OR" in statement:
+            caught_up(log, "shop", source(path))
+            same(log, path, "users")
+    same(log, path, "audit")
+
+
+def test_a_database_in_place_of_another_is_never_mixed_up_with_it(log: ps.Log, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    for made, tables in ((first, ("a", "b")), (second, ("b",))):
+        with closing(sqlite3.connect(made)) as db, db:
+            for table in tables:
+                db.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, n INTEGER)")
+                db.execute(f"INSERT INTO {table} VALUES (1, 1), (2, 2)")
+    caught_up(log, "shop", source(first))
+    with closing(sqlite3.connect(first)) as db, db:
+        db.execute("INSERT INTO b VALUES (3, 3)")
+    caught_up(log, "shop", source(first))
+    Capture(log, "shop", source(second)).request_snapshot(["b"])
+    with pytest.raises(ps.BadInput, match="is not the database that was captured"):
+        caught_up(log, "shop", source(second))
+    with closing(sqlite3.connect(second)) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (1,)  # nothing was made there
+    Capture(log, "shop", source(second)).request_snapshot(["*"])
+    caught_up(log, "shop", source(second))
+    assert rows_in_log(log, "shop.a") == []
+    assert rows_in_log(log, "shop.b") == [(1, 1), (2, 2)]
+
+
+def test_a_table_that_loses_its_key_is_told(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO users (id) VALUES (1)")
+    caught_up(log, "shop", source(path))
+    db.executescript("DROP TABLE users; CREATE TABLE users (id INTEGER, name TEXT)")
+    with pytest.raises(ps.BadOption, match='"users" has no primary key'):
+        caught_up(log, "shop", source(path))
+
+
+def test_tables_that_would_share_a_topic_are_refused(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    db.execute('CREATE TABLE "use rs" (id INTEGER PRIMARY KEY)')
+    db.execute("CREATE TABLE use_rs (id INTEGER PRIMARY KEY)")
+    with pytest.raises(ps.BadOption, match=r'would both be in topic "shop\.use_rs"'):
+        caught_up(log, "shop", source(path))
+
+
+def test_large_rows(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO users (id, name, photo) VALUES (1, ?, ?)", ("x" * 3_000_000, b"y" * 3_000_000))
+    db.execute("UPDATE users SET score = 1")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+
+
+def test_what_is_noted_is_removed_also_while_others_write(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO users (id) VALUES (1), (2), (3)")
+    caught_up(log, "shop", source(path))  # also at the end of a run
+    assert db.execute("SELECT count(*) FROM _penstock_shop_changes").fetchone() == (1,)

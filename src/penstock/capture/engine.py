@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -76,8 +76,8 @@ class Capture:
 
     def drop(self) -> None:
         """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay."""
-        self.source.drop()
-        with self._log.producer(f"{PRODUCER}{self.name}") as producer:
+        with self._log.producer(f"{PRODUCER}{self.name}") as producer:  # whoever runs it can store no more
+            self.source.drop()
             progress = Progress.of(producer.position())
             producer.append({}, position=replace(progress, source=None).to_bytes())
 
@@ -124,11 +124,16 @@ class Capture:
         with self._log.producer(f"{PRODUCER}{self.name}") as producer:
             progress = Progress.of(producer.position())
             progress = self._without_ghosts(producer, progress)
+            self._remove_published(progress)
             mark = self.source.mark() if once else None
             while not stop.is_set():
                 progress, wanted = self._requested(progress)
                 steps = self.source.steps(progress.source, wanted)
-                progress = self._follow(producer, progress, steps, stop, mark)
+                try:
+                    progress = self._follow(producer, progress, steps, stop, mark)
+                finally:
+                    if isinstance(steps, Generator):  # now, and not when somebody collects it
+                        steps.close()
                 if once and self.source.passed(mark) and not self._is_asked(progress):
                     return
 
@@ -175,10 +180,20 @@ class Capture:
             if outbox.is_outbox(changes.table.name):
                 published.setdefault(changes.table.name, []).extend(self._publish(records, changes))
             self._add(records, changes, progress.tables[changes.table.name].version)
+        gone = [_emptied_table(name, progress.tables[name]) for name in step.gone if name in progress.tables]
+        for changes in gone:
+            self._add(records, changes, progress.tables[changes.table.name].version)
         ending = (*progress.ending, *(table.name for table in step.ends))
-        count = sum(changes.rows.num_rows for changes in step.changes)
+        count = sum(changes.rows.num_rows for changes in (*step.changes, *gone))
         done = replace(progress, source=step.position, ending=ending, changes=progress.changes + count)
         return _Stored({topic: _joined(pieces) for topic, pieces in records.items()}, done, published)
+
+    def _remove_published(self, progress: Progress) -> None:
+        """Events of the outbox that were published when it was last run, and whose rows are still there."""
+        for name, known in progress.tables.items():
+            if outbox.is_outbox(name):
+                table = Table(name, RecordSchema.of(known.columns).arrow, known.key)
+                self.source.remove(name, alive.keys(self._topics.of(table).rows)["id"].to_pylist())
 
     def _publish(self, records: dict[str, list[pa.Table]], changes: Changes) -> Sequence[int]:
         """Events of the outbox into their topics."""
@@ -278,6 +293,20 @@ class Capture:
         for row in self._topics.requests.rows(start=progress.requests):
             wanted |= dict.fromkeys(row["tables"])
         return replace(progress, requests=self._topics.asked), list(wanted)
+
+
+def _emptied_table(name: str, known: Known) -> Changes:
+    """A table that is gone from the source has no rows any more."""
+    table = Table(name, RecordSchema.of(known.columns).arrow, known.key)
+    rows = envelope.changes_of(
+        table.columns,
+        pa.array([envelope.TRUNCATE]),
+        None,
+        None,
+        positions="dropped",
+        committed_at=datetime.now(UTC),
+    )
+    return Changes(table, rows)
 
 
 def _joined(pieces: list[pa.Table]) -> pa.Table:

@@ -105,7 +105,7 @@ def published(log: Log, own: Topic, rows: pa.RecordBatch) -> Published:
         try:
             topic = log.topic(row["topic"])
             record = from_json(topic.schema, json.loads(row["event"]))
-            log_rows.encode(topic.schema, [record])
+            list(topic.encode([record]))
         except (UnknownTopic, BadInput, ValueError, AttributeError, TypeError) as error:
             dead.append({**row, "reason": str(error)})
         else:

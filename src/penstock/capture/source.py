@@ -49,6 +49,7 @@ class Step:
     changes: Sequence[Changes] = ()
     begins: Sequence[Table] = ()
     ends: Sequence[Table] = ()
+    gone: Sequence[str] = ()  # tables that the source has no more
 
 
 class Source(Protocol):

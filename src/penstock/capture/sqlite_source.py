@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ _TELL_S = 0.2  # how often to say that there is nothing new
 _STEP_ROWS = 50_000
 _PURGE_ROWS = 10_000
 _PURGE_S = 5.0
+_ALL = "*"
 _UNIX_EPOCH_DAY = 2_440_587.5  # as a Julian day
 _DAY_US = 86_400_000_000
 
@@ -127,12 +128,13 @@ class SQLiteSource:
     def _steps(self, position: Position | None, again: Sequence[str]) -> Iterator[Step | None]:
         wake = _Wake(self._opened())
         while True:
+            if position is not None and _ALL not in again:
+                self._check(position)
             installed = self._install()
-            if position is not None and not again:
-                self._check(position, installed)
+            self._check_keys(position, installed)
             fresh, gone = self._to_read(position, installed, again)
             if position is None or fresh or gone:
-                for step in self._all(position, installed, fresh, gone):
+                for step in self._all(position, installed, fresh, gone, told=_ALL not in again):
                     position = step.position
                     yield step
                 again = ()
@@ -144,11 +146,19 @@ class SQLiteSource:
     def _until_altered(self, position: Position, installed: _Installed, wake: _Wake) -> Iterator[Step | None]:
         """What is noted, as it comes, until the form of a table changes."""
         self._told = int(position["seq"])
+        try:
+            yield from self._news_until_altered(installed, wake)
+        finally:
+            with suppress(sqlite3.Error):
+                self._purge(now=True)
+
+    def _news_until_altered(self, installed: _Installed, wake: _Wake) -> Iterator[Step | None]:
         while self._schema_version() == installed.schema_version:
             step = self._news(self._told, installed)
             if step is not None:
                 self._told = int(step.position["seq"])
                 yield step
+                self._purge()
                 continue
             for _ in wake.wait():
                 if self._purge():
@@ -169,33 +179,50 @@ class SQLiteSource:
                 sqlite_triggers.identity(db, self._names),
             )
 
-    def _check(self, position: Position, installed: _Installed) -> None:
-        last = self._last(self._opened())
-        if position["database"] != installed.identity or last < int(position["seq"]):
+    def _check(self, position: Position) -> None:
+        """Before anything is made in a database that may be another one."""
+        db = self._opened()
+        here = sqlite_triggers.identity(db, self._names) if self._is_installed() else None
+        last = self._last(db) if here else 0
+        if position["database"] != here or last < int(position["seq"]):
             raise BadInput(
                 f"{self._path} is not the database that was captured so far, or an older copy of it: the log "
                 f"has its changes up to {position['seq']}, and it knows of {last}.",
                 hint="if it should go on from here: penstock capture resnapshot",
             )
 
+    def _check_keys(self, position: Position | None, installed: _Installed) -> None:
+        for name in position["forms"] if position else ():
+            is_wanted = self._wanted is None or name in self._wanted
+            if is_wanted and name in installed.there and name not in installed.numbers:
+                raise sqlite_tables.no_key(name)
+
     def _to_read(
         self, position: Position | None, installed: _Installed, again: Sequence[str]
-    ) -> tuple[list[Table], list[Table]]:
+    ) -> tuple[list[Table], list[str]]:
         """Tables to read whole: new ones, those of a new form, those asked for. And those that are gone."""
         seen = dict(position["forms"]) if position else {}
         unfinished = position.get("snapshot", ()) if position else ()
         fresh = [
             installed.tables[number]
             for name, number in installed.numbers.items()
-            if seen.get(name) != number or name in unfinished or name in again or "*" in again
+            if seen.get(name) != number or name in unfinished or name in again or _ALL in again
         ]
-        gone = [installed.tables[number] for name, number in seen.items() if name not in installed.there]
-        return fresh, gone
+        return fresh, [name for name in seen if name not in installed.there]
 
     def _all(
-        self, position: Position | None, installed: _Installed, fresh: list[Table], gone: list[Table]
+        self,
+        position: Position | None,
+        installed: _Installed,
+        fresh: list[Table],
+        gone: list[str],
+        *,
+        told: bool,
     ) -> Iterator[Step]:
-        """Of one moment: what was noted up to it, and then the tables in `fresh`, whole."""
+        """Of one moment: what was noted up to it, and then the tables in `fresh`, whole.
+
+        `told`: else all tables are read, and what was noted before is not needed.
+        """
         with self._transaction("DEFERRED") as db:
             last = self._last(db)
             pending = {
@@ -203,7 +230,7 @@ class SQLiteSource:
                 "forms": dict(position["forms"]) if position else {},
                 "snapshot": [table.name for table in fresh],
             }
-            seq = min(last, int(position["seq"])) if position else last
+            seq = min(last, int(position["seq"])) if position and told else last
             while (step := self._noted(db, seq, last, installed)) is not None:
                 seq = int(step.position["seq"])
                 yield Step({**pending, "seq": seq}, step.changes)
@@ -212,8 +239,7 @@ class SQLiteSource:
             for table in fresh:
                 for rows in self._snapshot(db, table, moment):
                     yield Step({**pending, "seq": last}, [Changes(table, rows)])
-            emptied = [Changes(table, _emptied(table, moment)) for table in gone]
-            yield Step(self._position(last, installed), emptied, ends=fresh)
+            yield Step(self._position(last, installed), ends=fresh, gone=gone)
 
     def _position(self, seq: int, installed: _Installed) -> dict[str, Any]:
         return {"seq": seq, "database": installed.identity, "forms": dict(installed.numbers)}
@@ -285,13 +311,13 @@ class SQLiteSource:
         ]
         return envelope.struct_of(table.columns, arrays, present=present)
 
-    def _purge(self) -> bool:
+    def _purge(self, *, now: bool = False) -> bool:
         """Remove what is in the log, now and then; returns whether that was a change of a table itself.
 
         The last change stays: no other may get its number.
         """
-        now, gone = time.monotonic(), self._published
-        due = self._stored - self._purged >= _PURGE_ROWS or now - self._purged_at >= _PURGE_S
+        at, gone = time.monotonic(), self._published
+        due = now or self._stored - self._purged >= _PURGE_ROWS or at - self._purged_at >= _PURGE_S
         if not due or (self._stored <= self._purged and not gone):
             return False
         log = quoted(self._names.changes)
@@ -300,7 +326,7 @@ class SQLiteSource:
             db.execute(stored, (self._stored,))
             for number in gone:
                 db.execute(f"DELETE FROM {outbox.TABLE} WHERE id = ?", (number,))
-        self._purged, self._purged_at, self._published = self._stored, now, []
+        self._purged, self._purged_at, self._published = self._stored, at, []
         return bool(gone)
 
     # ---- the database -------------------------------------------------------------------------
@@ -340,8 +366,9 @@ class SQLiteSource:
             yield db
             db.execute("COMMIT")
         finally:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            with suppress(sqlite3.ProgrammingError):  # closed meanwhile
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -358,9 +385,11 @@ class SQLiteSource:
                     str(error),
                     hint="capture makes triggers in the database: it must be writable, and so its folder",
                 ) from error
+            if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise BadInput(f"{self._path}: {error}.", hint="is it a SQLite database?") from error
             if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
                 raise Unreachable(f"SQLite ({self._path})", str(error), hint="check the disk") from error
-            raise StorageError(f"{self._path}: {error}.", hint="is it a SQLite database?") from error
+            raise StorageError(f"{self._path}: {error}.", hint="check the database") from error
 
 
 class _Wake:
@@ -383,13 +412,6 @@ class _Wake:
 
     def _data_version(self) -> int:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
-
-
-def _emptied(table: Table, moment: datetime) -> pa.RecordBatch:
-    """A table that is gone from the database has no rows any more."""
-    return envelope.changes_of(
-        table.columns, pa.array([envelope.TRUNCATE]), None, None, positions="dropped", committed_at=moment
-    )
 
 
 def _picked(values: Sequence[Any], rows: Any) -> list[Any]:

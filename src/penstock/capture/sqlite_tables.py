@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.capture import outbox
 from penstock.capture.source import Table
 from penstock.capture.sqlite_triggers import Form, Unique, quoted
 from penstock.errors import BadDefinition, BadInput, BadOption, NotSupported
@@ -61,10 +62,10 @@ def check_named(db: sqlite3.Connection, wanted: Sequence[str]) -> None:
 
 def forms_of(db: sqlite3.Connection, wanted: Sequence[str] | None) -> list[Form]:
     """The tables to capture; all that have a key where none are named."""
-    forms = [_form_of(db, name) for name in names_of(db) if wanted is None or name in wanted]
+    forms = [_form_of(db, name) for name in names_of(db) if wanted is None or name in (*wanted, outbox.TABLE)]
     for form in forms if wanted is not None else ():
         if not form.key:
-            raise _no_key(form.table)
+            raise no_key(form.table)
     return [form for form in forms if form.key]
 
 
@@ -73,7 +74,7 @@ def keyless(db: sqlite3.Connection) -> list[str]:
     return [name for name in names_of(db) if not _form_of(db, name).key]
 
 
-def _no_key(table: str) -> BadOption:
+def no_key(table: str) -> BadOption:
     return BadOption(
         f'table "{table}" has no primary key: its rows cannot be told apart.',
         hint=f'give it one: create a new table with a PRIMARY KEY, copy the rows, and rename it to "{table}"',
@@ -144,8 +145,8 @@ def column(table: str, name: str, dtype: ArrowType, values: Sequence[Any]) -> Ar
                 raise BadInput(
                     f'column "{name}" of "{table}" holds {type(value).__name__} {str(value)[:60]!r}, '
                     f"which is no {ddl_of(dtype)}.",
-                    hint="mend that row, or capture the column as text: "
-                    f'types={{"{table}.{name}": "STRING"}}; nothing is lost meanwhile',
+                    hint="nothing is lost meanwhile: mend that row, and let all tables be read again with: "
+                    "penstock capture resnapshot",
                 ) from error
         raise
 

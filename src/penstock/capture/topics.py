@@ -27,6 +27,7 @@ SCHEMAS_DDL = (
     "table STRING, schema_version INT, columns STRING, key ARRAY<STRING>, position STRING, seen_at TIMESTAMP"
 )
 REQUESTS_DDL = "tables ARRAY<STRING>"
+_ROW_BYTES_MAX = 64 << 20  # a database may have larger rows than events are
 _OWN = ("schemas", "requests", "dead")
 
 
@@ -44,11 +45,13 @@ class Topics:
     def __init__(self, log: Log, capture: str, *, retention: str | float | None = None) -> None:
         self._log, self._capture, self._retention = log, capture, retention
         self._pairs: dict[str, tuple[Table, Pair]] = {}
+        self._taken: dict[str, str] = {}  # names of topics, and of which table they are
 
     def of(self, table: Table) -> Pair:
         """The topics of a table, with room for its columns as they are now."""
         found = self._pairs.get(table.name)
         if found is None or found[0] != table:
+            self._take(table.name)
             self._pairs[table.name] = found = (table, self._fitting(table))
         return found[1]
 
@@ -70,19 +73,24 @@ class Topics:
 
     @property
     def dead(self) -> Topic:
-        return self._log.create_topic(f"{self._capture}.dead", outbox.DEAD_DDL, if_missing=True)
+        return self._log.create_topic(
+            f"{self._capture}.dead", outbox.DEAD_DDL, if_missing=True, record_bytes_max=2 * _ROW_BYTES_MAX
+        )
 
     def check(self, tables: list[Table]) -> None:
         """Raises BadOption where two tables would get one topic."""
-        taken: dict[str, str] = {f"{self._capture}.{name}": f"the topic of {name}" for name in _OWN}
         for table in tables:
-            for name in topic_names(self._capture, table.name):
-                if name in taken:
-                    raise BadOption(
-                        f'"{table.name}" and {taken[name]} would both be in topic "{name}".',
-                        hint="capture one of them under another capture's name",
-                    )
-                taken[name] = f'"{table.name}"'
+            self._take(table.name)
+
+    def _take(self, table: str) -> None:
+        for name in topic_names(self._capture, table):
+            own = name.removeprefix(f"{self._capture}.")
+            other = self._taken.setdefault(name, table) if own not in _OWN else f"what is told of {own}"
+            if other != table:
+                raise BadOption(
+                    f'"{table}" and "{other}" would both be in topic "{name}".',
+                    hint="rename one of them, or capture it alone under another capture's name (tables=)",
+                )
 
     def _fitting(self, table: Table) -> Pair:
         rows, changes = topic_names(self._capture, table.name)
@@ -96,12 +104,19 @@ class Topics:
         of_rows = table.columns if known is None else merged(known.schema.arrow, table.columns)
         of_changes = table.columns if told is None else merged(_told_columns(told), table.columns)
         return Pair(
-            self._topic(rows, _keyed(of_rows, table.key), key=table.key, cleanup="compact"),
+            self._topic(
+                rows,
+                _keyed(of_rows, table.key),
+                key=table.key,
+                cleanup="compact",
+                record_bytes_max=_ROW_BYTES_MAX,
+            ),
             self._topic(
                 changes,
                 envelope.schema_of(of_changes),
                 event_time=envelope.COMMITTED_AT,
                 retention=self._retention,
+                record_bytes_max=2 * _ROW_BYTES_MAX,
             ),
         )
 
