@@ -26,6 +26,7 @@ CODES: list[tuple[type[errors.PenstockError], int]] = [
     (errors.NotAllowed, 4),
     (errors.Damaged, 4),
     (errors.QueryFailed, 1),
+    (errors.ChangesLost, 1),
 ]
 
 
@@ -115,6 +116,12 @@ EVERY_COMMAND = [
     ("group", "list"),
     ("group", "show", "g"),
     ("group", "reset", "g", "--topic", "t", "--to", "latest", "--yes"),
+    ("capture", "run", "shop.db"),
+    ("capture", "status", "shop.db"),
+    ("capture", "resnapshot", "shop.db"),
+    ("capture", "drop", "shop.db", "--yes"),
+    ("capture", "export", "shop", "users"),
+    ("follow", "shop.db", "--into", "sqlite:///copy.db"),
     ("kafka", "up"),
     ("kafka", "status"),
     ("kafka", "down"),
@@ -123,6 +130,8 @@ EVERY_COMMAND = [
     ("demo", "--for", "1"),
     ("run", "shop.py"),
     ("view", "shop.py", "v"),
+    ("subscribe", "shop.py", "v"),
+    ("search", "shop.py", "v", "words"),
     ("late", "shop.py", "v"),
     ("verify", "shop.py"),
     ("rebuild", "shop.py", "v"),
@@ -143,7 +152,7 @@ def test_a_home_that_is_a_file_is_refused(cli: Command, home: Path, args: tuple[
 
 
 def test_every_command_is_asked_about_a_home_that_is_a_file() -> None:
-    asked = {args[: 2 if args[0] in ("topic", "group", "kafka") else 1] for args in EVERY_COMMAND}
+    asked = {args[: 2 if args[0] in ("topic", "group", "capture", "kafka") else 1] for args in EVERY_COMMAND}
     assert _commands(get_command(app)) == asked | {("copy",)}  # which is told both places
 
 

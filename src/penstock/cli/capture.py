@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import engine, failure, output, words
+from penstock.cli.interrupt import Interrupt
 from penstock.cli.session import AsJson, Home, Session, Yes
 from penstock.errors import BadInput, PenstockError
 
@@ -67,7 +68,8 @@ def run(
         running = Running(captures)
         running.start(once=once)
         try:
-            _watch(running, session)
+            with Interrupt().watching():  # also where Ctrl-C was ignored when we were started
+                _watch(running, session)
         except KeyboardInterrupt:
             if once:
                 raise typer.Exit(failure.INTERRUPTED) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import failure, output, words
+from penstock.cli.interrupt import Interrupt
 from penstock.cli.session import AsJson, Home, Session
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def follow(
         replica = Replica(log, session.folder, Capture(log, chosen, database.open(chosen)), target)
         try:
             replica.start(once=once)
-            _watch(replica, session)
+            with Interrupt().watching():  # also where Ctrl-C was ignored when we were started
+                _watch(replica, session)
             if once:
                 replica.finish()
         except KeyboardInterrupt:
