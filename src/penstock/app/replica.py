@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.capture.engine import Capture
+from penstock.capture.outbox import is_outbox
 from penstock.capture.running import Running
 from penstock.capture.topics import topic_names
 from penstock.errors import BadOption, PenstockError
@@ -63,7 +64,7 @@ class Replica:
 
     def look(self) -> None:
         """Follow the tables that have come since."""
-        for table in self.capture.progress().tables:
+        for table in self._tables():
             if table not in self.followers:
                 follower = self._follower(table)
                 self.followers[table] = follower
@@ -77,7 +78,7 @@ class Replica:
         """When the capture is at its end: everything that it has stored is also there."""
         self._running.raise_failure()
         self._end_followers()
-        for table in self.capture.progress().tables:
+        for table in self._tables():
             self._follower(table).finish(threading.Event())
         self._close()
 
@@ -93,6 +94,10 @@ class Replica:
         tables = {table: follower.lag() for table, follower in self.followers.items()}
         errors = {table: f.last_error for table, f in self.followers.items() if f.last_error}
         return {**self.capture.status(), "into": self.target.label, "behind": tables, "errors": errors}
+
+    def _tables(self) -> list[str]:
+        """Events of an outbox are no rows to keep."""
+        return [table for table in self.capture.progress().tables if not is_outbox(table)]
 
     def _follower(self, table: str) -> Follower:
         sink = self.target.open(Site("follow", self.home, self.log))

@@ -51,14 +51,6 @@ ORDER BY i.indisprimary DESC, count(*), x.relname
 """
 
 
-# Also one that is computed for each row: those have been written anew, and nobody was told.
-_DEFAULTS = """
-SELECT 1 FROM pg_attribute a
-JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND a.attname = ANY(%s) AND (a.atthasmissing OR a.atthasdef) LIMIT 1
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
     name: str
@@ -157,12 +149,6 @@ class Catalog:
     def by_oid(self, db: Connection[Any], oid: int) -> CatalogTable | None:
         found = [table for table in self.tables(db) if table.oid == oid]
         return self.described(db, found)[0] if found else None
-
-    def has_defaults(self, db: Connection[Any], table: str, columns: Sequence[str]) -> bool:
-        """Whether rows that were there before have a value in one of these columns."""
-        schema, _, name = table.rpartition(".")
-        found = db.execute(_DEFAULTS, (schema or DEFAULT_SCHEMA, name, list(columns))).fetchone()
-        return found is not None
 
     def _learn(self, db: Connection[Any], oids: Any) -> None:
         """Somebody may have made a type since."""

@@ -115,13 +115,11 @@ class PostgresSource:
                 self._stream.confirm(self._stored_lsn)
 
     def altered(self, old: Table, new: Table) -> bool:
-        """A column that was added with a default has it in every row, and a new type has converted them."""
-        kept = [column.name for column in new.columns if column.name in old.columns.names]
-        if any(old.columns.field(name).type != new.columns.field(name).type for name in kept):
-            return True
-        added = [name for name in new.columns.names if name not in kept]
-        with speaking_to(self.address), connect(self._url) as db:
-            return self._catalog.has_defaults(db, new.name, added)
+        """A column that was added or renamed has values in rows that nobody touched; a new type converts."""
+        return any(
+            column.name not in old.columns.names or old.columns.field(column.name).type != column.type
+            for column in new.columns
+        )
 
     def remove(self, table: str, ids: Sequence[int]) -> None:
         self._published.setdefault(table, []).extend(ids)

@@ -18,6 +18,7 @@ from penstock.schema import RecordSchema, ddl_of, did_you_mean
 REVISION = pa.field("_revision", pa.int32())
 FINAL = pa.field("final", pa.bool_())
 WINDOW_END = "window_end"
+_CHANGELOG = ("_op", "_batch", REVISION.name, "_closed")
 ROWS_SUFFIX = "__rows"
 
 
@@ -89,7 +90,7 @@ class TableSpec:
 
 def spec_of(changelog: pa.Schema, key: Iterable[str], *, name: str) -> TableSpec:
     """The table that a changelog topic of these columns describes."""
-    own = [column for column in changelog if not column.name.startswith("_")]
+    own = [column for column in changelog if column.name not in _CHANGELOG]
     return TableSpec(name, pa.schema(own), tuple(key))
 
 

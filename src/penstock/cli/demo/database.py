@@ -30,6 +30,8 @@ class Database:
         self._db.execute(_TABLE)
         self._capture().drop()  # an earlier demo had another database
         self._running = Running([self._capture()])
+
+    def start(self) -> None:
         self._running.start()
 
     def change(self, person: str, plan: str | None) -> None:

@@ -81,6 +81,7 @@ class Play:
 
     def start(self) -> None:
         """Readers first, so that latencies are those of records that were waited for."""
+        self._database.start()
         if self.with_spark:  # before the others: with the machine to itself it starts twice as fast
             self.views = views = Actor("views", "views", self.place, title="the Spark job")
             self._wait_for([views], lambda: views.ready)
