@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -71,6 +72,30 @@ def test_views_over_a_database_follow_it(
     assert {row["name"] for row in users.current()} == {"Anna", "Bob"}
     with pytest.raises(ps.NotSupported, match='is filled by capture "shopdb"'):
         users.upsert({"id": 3, "name": "no", "city": "no"})
+    app.close()
+
+
+def test_a_captured_table_can_be_subscribed_to(home: Path, tmp_path: Path, db: sqlite3.Connection) -> None:
+    app = ps.App("shop", home=home)
+    shop = app.capture("shopdb", tmp_path / "shop.db")
+
+    def catch_up() -> None:
+        capture = shop.open()
+        capture.run(threading.Event(), once=True)
+        capture.source.close()
+
+    catch_up()
+    told = [
+        (change.op, change.row)
+        for change in shop.table("users").subscribe(where={"city": "Bern"}, follow=False)
+    ]
+    assert told[0] == ("insert", {"id": 1, "name": "Ann", "city": "Bern"})
+    db.execute("UPDATE users SET city = 'Rome' WHERE id = 1")
+    catch_up()
+    rows = [change.row for change in app.subscribe("shopdb.users", follow=False) if change.op == "insert"]
+    assert sorted((row["id"], row["city"]) for row in rows) == [(1, "Rome"), (2, "Rome")]
+    with pytest.raises(ps.PenstockError):
+        next(iter(app.subscribe("shopdb.users.changes", follow=False)))
     app.close()
 
 

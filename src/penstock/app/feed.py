@@ -369,7 +369,7 @@ def columns_of(app: App, name: str) -> pa.Schema:
 
 
 def _subscribed(app: App, name: str) -> tuple[Topic, Shape]:
-    declared, definition = app.topics.get(name), app.definitions.get(name)
+    declared, definition = app.topics.get(name) or _captured(app, name), app.definitions.get(name)
     if isinstance(declared, AppTable):
         return declared, TableShape(declared.settings)
     if declared is not None or (definition is not None and definition.kind == "stream"):
@@ -382,6 +382,12 @@ def _subscribed(app: App, name: str) -> tuple[Topic, Shape]:
         raise UnknownView(name, known=[*tables, *app.definitions])
     shape = ViewShape(views.spec(app, name))  # which says so if it has not run yet
     return app.log.topic(name), shape
+
+
+def _captured(app: App, name: str) -> AppTable | None:
+    capture, _, table = name.partition(".")
+    found = app.captures[capture].table(table) if capture in app.captures else None
+    return found if found is not None and found.settings.compacted else None
 
 
 def _chosen(columns: Sequence[str] | None, known: pa.Schema) -> list[str]:
