@@ -341,10 +341,12 @@ def test_a_partition_does_not_move_while_its_events_are_being_processed(log: ps.
     working = threading.Thread(target=lambda: first.process(handle, parallel=2), daemon=True)
     working.start()
     assert handling.wait(10)
+    polls = count_polls(first)
+    wait_until(lambda: len(polls) > 5, what="the owner to have events of both in hand")
     with topic.consume(group="g") as second:
         second.assignment()
-        polls = count_polls(first)
-        wait_until(lambda: len(polls) > 5, what="the owner to learn of the other")
+        known = len(polls)
+        wait_until(lambda: len(polls) > known + 5, what="the owner to learn of the other")
         share(second)
         assert second.assignment() == {}, "the owner has its events in hand"
         release.set()
