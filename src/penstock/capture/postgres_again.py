@@ -148,6 +148,9 @@ class Again:
         self._asked_at = 0.0
 
     def add(self, names: Sequence[str]) -> None:
+        """One that is under way begins anew: what was read of it may be of an older form."""
+        if self._tables and self._tables[0] in names:
+            self._begun, self._chunk = False, None
         self._tables += [name for name in names if name not in self._tables]
 
     def __bool__(self) -> bool:
