@@ -17,11 +17,9 @@ if str(ROOT) not in sys.path:  # so that tests can share modules as tests.<name>
     sys.path.insert(0, str(ROOT))
 
 from tests.servers import (  # noqa: E402
-    MariaDB,
     Postgres,
     Redis,
     Unavailable,
-    start_mariadb,
     start_postgres,
     start_redis,
 )
@@ -88,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(str(line))
 
 
-Server = TypeVar("Server", Postgres, Redis, MariaDB)
+Server = TypeVar("Server", Postgres, Redis)
 
 
 def _throwaway(start: Callable[[Path], Server]) -> Iterator[Server]:
@@ -114,12 +112,6 @@ def postgres() -> Iterator[Postgres]:
 def redis() -> Iterator[Redis]:
     """A Redis of its own for this run."""
     yield from _throwaway(start_redis)
-
-
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDB]:
-    """A MariaDB of its own for this run, with a binary log of whole rows."""
-    yield from _throwaway(start_mariadb)
 
 
 @pytest.fixture(scope="session")

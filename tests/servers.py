@@ -65,22 +65,6 @@ class Redis:
         _end(self.process, signal.SIGTERM)
 
 
-@dataclass(frozen=True, slots=True)
-class MariaDB:
-    """A running MariaDB with a binary log of whole rows; user `root` without a password."""
-
-    process: subprocess.Popen[bytes]
-    folder: Path
-    port: int
-
-    @property
-    def socket(self) -> Path:
-        return self.folder / "mariadb.sock"
-
-    def stop(self) -> None:
-        _end(self.process, signal.SIGTERM)
-
-
 def start_postgres(folder: Path, *, options: Sequence[str] = ()) -> Postgres:
     """`options` are settings such as `wal_level=logical`. Raises Unavailable."""
     initdb = _program("initdb", "PostgreSQL")
@@ -146,29 +130,6 @@ def start_redis(folder: Path, *, port: int | None = None, password: str | None =
     return running
 
 
-def start_mariadb(folder: Path) -> MariaDB:
-    """With what change data capture needs. Raises Unavailable."""
-    server, install = (_program(name, "MariaDB") for name in ("mariadbd", "mariadb-install-db"))
-    user = _unprivileged(folder, "MariaDB", ("mysql", "nobody"))
-    data, port = folder / "data", free_port()
-    made = subprocess.run(
-        [install, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
-         "--skip-test-db"],
-        capture_output=True, text=True, user=user, cwd=folder, check=False,
-    )  # fmt: skip
-    if made.returncode:
-        last = (made.stderr or made.stdout).strip().splitlines()[-1:]
-        raise Unavailable(f"MariaDB: mariadb-install-db failed: {' '.join(last)}")
-    words = [
-        "--no-defaults", f"--datadir={data}", f"--socket={folder / 'mariadb.sock'}", f"--port={port}",
-        "--bind-address=127.0.0.1", "--log-bin", "--binlog-format=ROW", "--binlog-row-image=FULL",
-        "--binlog-row-metadata=FULL", "--server-id=1", *([f"--user={user}"] if user else []),
-    ]  # fmt: skip
-    running = MariaDB(_started([server, *words], folder, user), folder, port)
-    _wait_for(running, "MariaDB", folder, lambda: _listens(running.process, port, "MariaDB", folder))
-    return running
-
-
 def _started(command: Sequence[str | Path], folder: Path, user: str | None) -> subprocess.Popen[bytes]:
     with (folder / "server.log").open("wb") as output:
         return subprocess.Popen(
@@ -176,7 +137,7 @@ def _started(command: Sequence[str | Path], folder: Path, user: str | None) -> s
         )
 
 
-def _wait_for(server: Postgres | Redis | MariaDB, name: str, folder: Path, up: Callable[[], bool]) -> None:
+def _wait_for(server: Postgres | Redis, name: str, folder: Path, up: Callable[[], bool]) -> None:
     try:
         wait_until(up, timeout_s=_START_S, what=f"{name} to answer")
     except TimeoutError as error:

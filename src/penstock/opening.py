@@ -79,12 +79,19 @@ def check_postgres() -> None:
         ) from error
 
 
-def _kafka(url: str) -> KafkaLog:
+def check_kafka() -> None:
+    """Raises NotSupported where the client is not installed."""
     try:
-        from penstock.kafka.log import KafkaLog
-    except ModuleNotFoundError as error:
+        import confluent_kafka  # noqa: F401
+    except ImportError as error:
         raise NotSupported(
             "Kafka is spoken with confluent-kafka, which is not installed.",
             hint='pip install "penstock[kafka]"',
         ) from error
+
+
+def _kafka(url: str) -> KafkaLog:
+    check_kafka()
+    from penstock.kafka.log import KafkaLog
+
     return KafkaLog(url)

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.capture.source import Source
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, NotSupported
-from penstock.opening import is_postgres
+from penstock.opening import check_kafka, check_postgres, is_postgres
 
 _SQLITE = "sqlite:///"
 _MYSQL = ("mysql://", "mariadb://")
@@ -74,13 +74,9 @@ def postgres(
     heartbeat_s = duration_ms(heartbeat) / 1_000
 
     def make(name: str) -> Source:
-        try:
-            from penstock.capture.postgres_source import PostgresSource
-        except ImportError as error:
-            raise NotSupported(
-                f"the PostgreSQL driver is not installed ({error}).",
-                hint='install it with: pip install "penstock[postgres]"',
-            ) from error
+        check_postgres()
+        from penstock.capture.postgres_source import PostgresSource
+
         return PostgresSource(
             url, name=name, tables=tables, slot=slot, publication=publication, heartbeat_s=heartbeat_s,
             as_text=as_text,
@@ -146,14 +142,9 @@ def debezium_topics(
     """
 
     def make(_name: str) -> Source:
-        try:
-            from penstock.capture.debezium_topics_source import DebeziumTopicsSource
-        except ModuleNotFoundError as error:
-            raise NotSupported(
-                "Kafka is spoken with confluent-kafka, which is not installed.",
-                hint='pip install "penstock[kafka]"',
-            ) from error
+        check_kafka()
         from penstock.capture.debezium_json import declared_tables
+        from penstock.capture.debezium_topics_source import DebeziumTopicsSource
 
         return DebeziumTopicsSource(
             url, topics=topics, prefix=prefix, declared=declared_tables(tables or {}), flat=flat
