@@ -76,7 +76,8 @@ def run(
         finally:
             running.stop()
             for capture in captures:
-                _tell(capture, session)
+                if capture.name not in running.failed:  # which is told as an error
+                    _tell(capture, session)
         running.raise_failure()
 
 
@@ -114,6 +115,7 @@ def resnapshot(
     session = Session.of(ctx, home, as_json)
     with _captures(session, source, name, None) as captures:
         for capture in captures:
+            _check_tables(capture, tables or [])
             capture.request_snapshot(tables or ["*"])
         names = [capture.name for capture in captures]
     if session.json:
@@ -176,6 +178,18 @@ def export(
     with Session.of(ctx, home, as_json).log() as log:  # JSON lines in any case
         for line in exported(log.topic(changes).rows(), log.topic(rows).settings.key, source=origin):
             print(line)
+
+
+def _check_tables(capture: Capture, tables: list[str]) -> None:
+    from penstock.schema import did_you_mean
+
+    known = [*capture.progress().tables]
+    for table in tables:
+        if table not in known:
+            raise BadInput(
+                f'capture "{capture.name}" has no table "{table}".',
+                hint=did_you_mean(table, known or ["none yet"]),
+            )
 
 
 @contextmanager
