@@ -34,7 +34,8 @@ from penstock.capture.postgres_slot import check_name
 from penstock.capture.postgres_snapshot import InitialSnapshot
 from penstock.capture.postgres_transactions import Transactions
 from penstock.capture.source import Position, Step, Table
-from penstock.errors import ChangesLost, Contended, Unreachable
+from penstock.errors import BadOption, ChangesLost, Contended, Unreachable
+from penstock.schema import did_you_mean
 
 SNAPSHOT, STREAM = "snapshot", "stream"
 EVERY_TABLE = "*"
@@ -169,11 +170,14 @@ class PostgresSource:
         return tables
 
     def _names_of(self, again: Sequence[str], tables: Sequence[CatalogTable]) -> list[str]:
-        """Those that there are: one that was dropped since it was asked for must not stop the others."""
         known = [table.name for table in tables]
         if EVERY_TABLE in again:
             return known
-        return [name for name in (each.removeprefix("public.") for each in again) if name in known]
+        for name in again:
+            if name.removeprefix("public.") not in known:
+                hint = did_you_mean(name, known)
+                raise BadOption(f'capture "{self._name}" has no table "{name}".', hint=hint)
+        return [name.removeprefix("public.") for name in again]
 
     def _until_free(self, db: Connection[Any]) -> None:
         """Waits a little for the slot to be nobody's."""
