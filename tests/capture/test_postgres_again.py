@@ -57,6 +57,21 @@ def test_a_table_is_read_anew_in_chunks(database: PostgresDatabase) -> None:
     assert is_finished(fold)
 
 
+def test_one_that_is_asked_for_again_on_its_way_begins_anew(database: PostgresDatabase) -> None:
+    """What was read of it is of an older form, and nobody tells what a new column has in those rows."""
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 95) i",
+    )
+    fold, end = Fold(), database.end()
+    follow(database.source(), fold, lambda: fold.lsn >= end)
+    first = len(fold.changes)
+    follow(database.source(chunk_rows=10), fold, lambda: len(fold.changes) == first + 30, again=["t"])
+    database.run("ALTER TABLE t ADD COLUMN extra int DEFAULT 5")
+    follow(database.source(chunk_rows=10), fold, lambda: is_finished(fold), again=["t"])
+    assert fold.rows("t") == database.rows("t")
+
+
 @pytest.mark.parametrize("reopen", [False, True], ids=["in one go", "reopened at random"])
 def test_under_three_writers_it_is_equal(
     database: PostgresDatabase, report: Callable[[str], None], reopen: bool
