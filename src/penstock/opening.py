@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.erasure.keys import KeyStore
+from penstock.erasure.opening import open_keys
 from penstock.errors import BadOption, NotSupported, StorageError
 from penstock.log.embedded import EmbeddedLog
 from penstock.log.log import Log, home_of
@@ -18,10 +20,11 @@ KAFKA = "kafka://"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-def open_log(home: str | Path | None = None) -> Log:
+def open_log(home: str | Path | None = None, *, keys: str | Path | None = None) -> Log:
     """Open the log under the folder `home` (default: $PENSTOCK_HOME or ./.penstock), or on "kafka://host:port".
 
-    A folder is created if need be.
+    A folder is created if need be. `keys`: the file with the keys of subjects, for personal columns (default:
+    $PENSTOCK_KEYS, else in the folder).
 
     >>> import tempfile
     >>> log = open_log(tempfile.mkdtemp())
@@ -33,9 +36,9 @@ def open_log(home: str | Path | None = None) -> Log:
     """
     address = address_of(home)
     if is_kafka(address):
-        return Log(_kafka(address))
+        return Log(_kafka(address, open_keys(keys)))
     try:
-        return Log(EmbeddedLog(Path(address)))
+        return Log(EmbeddedLog(Path(address), keys=open_keys(keys, beside=Path(address))))
     except PermissionError as error:
         raise StorageError(
             f"{address} cannot be written.", hint="choose another --home or PENSTOCK_HOME"
@@ -56,6 +59,21 @@ def checked(address: str) -> str:
         raise BadOption(
             "a log is in a folder or on Kafka, and this address names neither.",
             hint=f"for Kafka, and for all that speaks like it: {KAFKA}{place}",
+        )
+    return address
+
+
+def check_secret(address: str) -> str:
+    """Raises BadOption where a / ? or # in a password would be taken for its end, and the rest be shown."""
+    rest = address.partition("://")[2]
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    behind = rest[len(authority) :].partition("=")[0]  # an option may have any character
+    host, _, port = authority.rpartition("@")[2].rpartition(":")
+    is_port = port.isdecimal() or not port or not host or "]" in port or "," in host
+    if ("@" in behind and "@" not in authority) or authority.count("@") > 1 or not is_port:
+        raise BadOption(
+            "the address cannot be read: a password has a character that ends it.",
+            hint="write / as %2F, ? as %3F, # as %23, @ as %40 and : as %3A in it",
         )
     return address
 
@@ -90,8 +108,8 @@ def check_kafka() -> None:
         ) from error
 
 
-def _kafka(url: str) -> KafkaLog:
+def _kafka(url: str, keys: KeyStore) -> KafkaLog:
     check_kafka()
     from penstock.kafka.log import KafkaLog
 
-    return KafkaLog(url)
+    return KafkaLog(url, keys=keys)

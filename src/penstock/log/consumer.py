@@ -149,7 +149,7 @@ class Consumer:
             return True  # it went to somebody else, who reads on
         self._ready = events_of(
             self.topic.name,
-            chunk,
+            self.topic.shown(chunk),
             record_type=self._record_type,
             group=self.group,
             topic_id=self.topic.settings.id,

@@ -19,9 +19,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock import fork
 from penstock.errors import DiskFull, LockTimeout, StorageError, SyncFailed
-from penstock.log import fork, signal, writeback
-from penstock.log.fork import Forking
+from penstock.fork import Forking
+from penstock.log import signal, writeback
 
 _WRITE_BACK_BYTES = 4 << 20
 _WRITE_BYTES = 256 << 10  # a larger write finds fewer of its pages in the processor's cache: 3 times slower

@@ -3,6 +3,7 @@
 <home>/log.json              marks a log, with the format's version
 <home>/ledger/               atomic appends and producer positions
 <home>/groups.db             consumer groups (SQLite)
+<home>/keys.db               the keys of subjects (SQLite), once something personal is stored
 <home>/topics/<name>/        topic.json, signal, and a folder per partition
 """
 
@@ -19,7 +20,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock import fork
 from penstock.clock import Clock, SystemClock
+from penstock.erasure.keys import KeyRing, KeyStore
+from penstock.erasure.opening import open_keys
 from penstock.errors import (
     BadOption,
     Contended,
@@ -29,11 +33,11 @@ from penstock.errors import (
     TopicExists,
     UnknownTopic,
 )
-from penstock.log import active, atomic, fork, framing, maintenance, partition, settings
+from penstock.fork import Forking
+from penstock.log import active, atomic, framing, maintenance, partition, settings
 from penstock.log import ledger as ledgers
 from penstock.log.disk import Disk, RealDisk
 from penstock.log.disk import replace as replace_file
-from penstock.log.fork import Forking
 from penstock.log.group import GroupStore
 from penstock.log.head import DELETED
 from penstock.log.ledger import Ledger, ProducerState
@@ -60,12 +64,20 @@ class EmbeddedLog(Forking):
 
     capabilities = frozenset({"durable-ack", "ordered-growth", "archive", "compaction", "retention", "holds"})
 
-    def __init__(self, home: Path, *, disk: Disk | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        keys: KeyStore | None = None,
+    ) -> None:
         self.home = Path(home)
         self.disk: Disk = disk or RealDisk()
         self.clock: Clock = clock or SystemClock()
         self._open_or_create()
         self.ledger = Ledger(self.disk, self.home / "ledger")
+        self.keys = KeyRing(keys or open_keys(beside=self.home))
         self._topics: dict[str, OpenTopic] = {}
         self._mutex = threading.Lock()
         self._groups: GroupStore | None = None
@@ -381,6 +393,7 @@ class EmbeddedLog(Forking):
             if self._groups:
                 self._groups.close()
                 self._groups = None
+        self.keys.close()
         self.ledger.close()
 
 

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock import fork
 from penstock.clock import Clock
 from penstock.errors import BadOption, Contended, DiskFull, LockTimeout, NotOwner, StorageError
-from penstock.log import fork
+from penstock.fork import Forking
 from penstock.log.balance import balanced
 from penstock.log.disk import RealLock
-from penstock.log.fork import Forking
 from penstock.log.port import Assignment, MemberInfo, Owned
 from penstock.log.settings import TopicSettings
 

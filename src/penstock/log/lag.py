@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.errors import BadInput
+from penstock.errors import UnknownGroup
 from penstock.log.port import GroupInfo, PartitionLag
 
 if TYPE_CHECKING:
@@ -15,26 +14,18 @@ if TYPE_CHECKING:
 
 
 def describe(log: EmbeddedLog, group: str, topic: str) -> GroupInfo:
-    """Raises BadInput when nobody ever joined that group on that topic."""
+    """Raises UnknownGroup when nobody ever joined that group on that topic."""
     store = log.groups_store()
     committed = store.committed(group, topic)
     members = store.members(group, topic)
     if not committed and not members:
-        raise no_group(group, topic, known=store.groups())
+        raise UnknownGroup(group, topic=topic, known=(name for name, _ in store.groups()))
     owners = {partition: member.member for member in members for partition in member.partitions}
     lags = tuple(
         _lag(log, topic, partition, owners.get(partition), committed.get(partition))
         for partition in range(log.settings(topic).partitions)
     )
     return GroupInfo(group, topic, tuple(members), lags)
-
-
-def no_group(group: str, topic: str, *, known: Iterable[tuple[str, str]]) -> BadInput:
-    names = sorted({name for name, _ in known})
-    return BadInput(
-        f'there is no group "{group}" on topic "{topic}".',
-        hint=f"known groups: {', '.join(names)}" if names else "it comes to be when a consumer joins it",
-    )
 
 
 def _lag(

@@ -12,6 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.clock import CorrectedTime, duration_ms
+from penstock.erasure import columns
 from penstock.errors import BadOption, TopicExists
 from penstock.log.port import AtomicResult, GroupInfo, LogPort, Parts, StaleAppend
 from penstock.log.settings import Cleanup, Durability, TopicSettings
@@ -54,6 +55,9 @@ class Log:
 
         `limits` are the finer ones: `lateness`, `idle_after` and `ahead` as durations; `segment_bytes`,
         `segment_ms`, `record_bytes_max`, `tombstone_ms` as numbers; on Kafka, `format` is "json" or "avro".
+        `personal={"email": "customer_id"}`: columns that are stored sealed, by the column that names whose
+        they are; `comparable` lists those of them whose equal values may look the same; `on_forgotten`
+        is "refuse" or "blank".
         """
         settings = declared_settings(
             name, schema, key=key, event_time=event_time, partitions=partitions, cleanup=cleanup,
@@ -78,7 +82,7 @@ class Log:
     def alter_topic(self, name: str, *, schema: Declared = None, **changes: Any) -> Topic:
         """Change a topic: a wider schema, more partitions, retention and the other limits."""
         current = self.port.settings(name)
-        changes = in_ms(changes)
+        changes = with_personal(in_ms(changes))
         _check_options(changes)
         declared = RecordSchema.of(schema) if schema is not None else current.schema
         return Topic(self.port, self.port.alter_topic(name, replace(current, schema=declared, **changes)))
@@ -190,7 +194,7 @@ def declared_settings(
     **options: Any,
 ) -> TopicSettings:
     """Settings out of what `Log.create_topic` takes."""
-    options = {**_time_columns(event_time), **in_ms(options)}
+    options = {**_time_columns(event_time), **with_personal(in_ms(options))}
     _check_options(options)
     default_key = ("key",) if schema is None and not key else ()
     return TopicSettings(name, RecordSchema.of(schema), key=_columns(key) or default_key, **options)
@@ -237,6 +241,14 @@ def in_ms(options: Mapping[str, Any]) -> dict[str, Any]:
         )
         for name, value in options.items()
     }
+
+
+def with_personal(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with `personal` and `comparable` as the one that the settings have for them."""
+    rest = {name: value for name, value in options.items() if name not in ("personal", "comparable")}
+    if len(rest) == len(options):
+        return rest
+    return {**rest, "personal": columns.declared(options.get("personal", {}), options.get("comparable", ()))}
 
 
 def _columns(key: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.erasure.keys import KeyRing
 from penstock.log.settings import TopicSettings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -141,6 +142,7 @@ class LogPort(Protocol):
     """A log. Thread-safe."""
 
     capabilities: frozenset[str]
+    keys: KeyRing  # of the subjects that personal columns belong to
 
     def create_topic(self, settings: TopicSettings) -> TopicSettings:
         """Raises TopicExists."""

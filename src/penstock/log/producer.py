@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from penstock import fork
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, BadRecord, BufferFull, Contended, StorageError
-from penstock.log import fork
-from penstock.log.fork import Forking
+from penstock.fork import Forking
 from penstock.log.port import LogPort, Position
 
 if TYPE_CHECKING:

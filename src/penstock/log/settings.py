@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import xxhash
 
+from penstock.erasure import columns
+from penstock.erasure.columns import Columns, OnForgotten, PersonalColumn
 from penstock.errors import BadName, BadOption, BadSchema, StorageError
 from penstock.log import disk as disks
 from penstock.log import keys
@@ -76,6 +78,8 @@ class TopicSettings:
     record_bytes_max: int = 1 << 20
     durability: Durability = "fsync"
     archive: bool = False
+    personal: Columns = ()  # stored sealed, each under the key of its record's subject
+    on_forgotten: OnForgotten = "refuse"  # what becomes of a record whose subject was forgotten
     format: Format | None = None  # of messages on Kafka; None: what is usual in the cluster
     version: int = 1
     id: str = ""  # given when it is created: another topic of the same name has another one
@@ -93,6 +97,9 @@ class TopicSettings:
             raise BadOption(f"durability={self.durability!r}.", hint='choose "fsync" or "os"')
         if self.format not in (None, *get_args(Format)):
             raise BadOption(f"format={self.format!r}.", hint='choose "json" or "avro"')
+        if self.on_forgotten not in get_args(OnForgotten):
+            raise BadOption(f"on_forgotten={self.on_forgotten!r}.", hint='choose "refuse" or "blank"')
+        columns.check(self.personal, self.schema, self.key)
         if self.compacted and not self.key:
             raise BadOption("a compacted topic needs a key.", hint='declare it with key="column"')
         self._check_event_time()
@@ -143,6 +150,7 @@ class TopicSettings:
             **plain,
             "schema": self.schema.ddl,
             "key": list(self.key),
+            "personal": [asdict(each) for each in self.personal],
             "grown": [asdict(added) for added in self.grown],
         }
 
@@ -150,7 +158,8 @@ class TopicSettings:
     def from_json(cls, stored: Mapping[str, Any]) -> TopicSettings:
         grown = tuple(PartitionsAdded(**{**g, "ends": tuple(g["ends"])}) for g in stored["grown"])
         schema, key = RecordSchema.of(stored["schema"]), tuple(stored["key"])
-        return cls(**{**stored, "schema": schema, "key": key, "grown": grown})
+        personal = tuple(PersonalColumn(**each) for each in stored.get("personal", ()))
+        return cls(**{**stored, "schema": schema, "key": key, "grown": grown, "personal": personal})
 
 
 def altered(
@@ -160,6 +169,7 @@ def altered(
     schema = current.schema.evolve_to(wanted.schema)
     if wanted.key != current.key or not _keys_stay(current.schema, schema, current.key):
         raise BadOption("a topic's key cannot change.", hint="create a new topic and copy the records")
+    columns.check_unchanged(current.personal, wanted.personal, current.schema)
     if current.format not in (None, wanted.format):
         raise BadOption(
             f"a topic of {current.format} stays one: its records are stored so.",

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.erasure import columns
 from penstock.errors import (
     BadOption,
     BadRecord,
     Contended,
     NotSupported,
+    SealBroken,
     StorageError,
     TopicExists,
     UnknownTopic,
@@ -45,6 +48,10 @@ Start = int | str | datetime | Mapping[int, int]
 class Topic:
     """Thread-safe. Get one from `log.topic(name)` or `log.create_topic(...)`."""
 
+    # Of the class: a topic that an app declares, or captures, describes itself in its own way.
+    _reveals, _seals = False, True
+    _forgotten: str | None = None
+
     def __init__(self, port: LogPort, settings: TopicSettings, *, record_type: type | None = None) -> None:
         self._port = port
         self._describe(settings, record_type)
@@ -55,6 +62,10 @@ class Topic:
         self._record_type = record_type or settings.schema.record_type
         self._turn = itertools.count(random.randrange(settings.partitions))
         self._turn_mutex = threading.Lock()
+
+    @property
+    def port(self) -> LogPort:
+        return self._port
 
     @property
     def settings(self) -> TopicSettings:
@@ -97,8 +108,8 @@ class Topic:
             raise NotSupported(
                 f'topic "{self.name}" keeps every record.', hint='deletes need a topic with cleanup="compact"'
             )
-        columns = RecordSchema(pa.schema([f for f in settings.stored if f.name != "_deleted"]))
-        batch = rows.encode(columns, [dict(key) for key in keys_])
+        keyed = RecordSchema(pa.schema([f for f in settings.stored if f.name != "_deleted"]))
+        batch = self._seal(settings, rows.encode(keyed, [dict(key) for key in keys_]))
         _check_keys(settings, batch)
         return self._append_batch(_marked(settings, batch, deleted=True), None)
 
@@ -122,15 +133,31 @@ class Topic:
             return self._port.settings(name)
 
     def encode(self, records: Any) -> Iterator[pa.RecordBatch]:
-        """Records in the topic's stored form, checked, in pieces of bounded size."""
+        """Records in the topic's stored form, checked and sealed, in pieces of bounded size."""
         settings = self.settings
-        if isinstance(records, pa.RecordBatch | pa.Table):
-            system = frozenset({"_deleted"}) if settings.compacted else frozenset[str]()
-            batches: Iterable[pa.RecordBatch] = conform(settings.schema, records, system=system)
-        else:
-            batches = [rows.encode(settings.schema, _as_rows(records))]
-        checked = [self._checked(settings, batch) for batch in batches if batch.num_rows]
+        try:
+            batches = _fitted(settings, records)
+        except BadRecord as error:
+            if error.column not in {each.column for each in settings.personal}:
+                raise
+            raise _untold(error) from None
+        sealed = [self._seal(settings, batch) for batch in batches if batch.num_rows]
+        checked = [self._checked(settings, batch) for batch in sealed]
         return itertools.chain.from_iterable(_pieces(batch) for batch in checked)
+
+    def _seal(self, settings: TopicSettings, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not settings.personal:
+            return batch
+        if not self._seals:
+            columns.check_sealed(batch, settings.personal, place=self.name)
+            return batch
+        return columns.seal(
+            batch,
+            settings.personal,
+            place=self.name,
+            keys=self._port.keys,
+            on_forgotten=settings.on_forgotten,
+        )
 
     def _checked(self, settings: TopicSettings, batch: pa.RecordBatch) -> pa.RecordBatch:
         check_sizes(self.name, batch, size_bytes_max=settings.record_bytes_max)
@@ -246,6 +273,37 @@ class Topic:
 
     # ---- reading ------------------------------------------------------------------------------
 
+    def revealed(self, *, forgotten: str | None = None) -> Self:
+        """The same topic, whose readers get what is personal in clear, as far as there are keys for it.
+
+        Where the subject was forgotten they get `forgotten`. A value that was not sealed in that column and
+        for that subject raises SealBroken when it is read.
+        """
+        found = copy.copy(self)
+        found._forgotten = forgotten
+        found._reveals = True
+        return found
+
+    def presealed(self) -> Self:
+        """The same topic, for records whose personal values are sealed for it already; others are refused."""
+        found = copy.copy(self)
+        found._seals = False
+        return found
+
+    def shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What its readers get of a batch of the port's read form."""
+        if not self._reveals:
+            return batch
+
+        def broken(row: int, column: str, reason: str) -> SealBroken:
+            place = batch.column("_partition")[row].as_py(), batch.column("_offset")[row].as_py()
+            return SealBroken(self.name, column=column, reason=reason, at=place)
+
+        return columns.reveal(
+            batch, self._settings.personal, place=self.name, keys=self._port.keys,
+            forgotten=self._forgotten, broken=broken,
+        )  # fmt: skip
+
     def bounds(self) -> dict[int, tuple[int, int]]:
         """For each partition, its first offset and one past its last."""
         return {n: self._port.bounds(self.name, n) for n in range(self.settings.partitions)}
@@ -262,7 +320,7 @@ class Topic:
             first, last = self.offset_of(number, start), self.offset_of(number, end)
             if end != "latest":
                 last = min(last, self._port.bounds(self.name, number)[1])
-            yield from self._port.read(self.name, number, first, until=last)
+            yield from map(self.shown, self._port.read(self.name, number, first, until=last))
 
     def events(
         self, *, partition: int | None = None, start: Start = "earliest", end: Start = "latest"
@@ -308,6 +366,11 @@ class Topic:
         key = self.settings.key
         if not key:
             raise NotSupported(f'topic "{self.name}" has no key.', hint='declare one with key="column"')
+        if self._reveals and {each.column for each in self._settings.personal} & set(key):
+            raise NotSupported(
+                f'the key of topic "{self.name}" is personal: those of forgotten subjects would be one.',
+                hint="take latest() of the topic as it is stored",
+            )
         state: dict[Any, tuple[int, Any]] = {}
         for event in self.events():
             found = tuple(event[column] for column in key) if len(key) > 1 else event[key[0]]
@@ -350,6 +413,25 @@ def _as_rows(records: Any) -> Sequence[Any]:
     raise BadRecord(
         f"{type(records).__name__} is no record.",
         hint="append a dict, a dataclass, a list of them, or an Arrow batch",
+    )
+
+
+def _fitted(settings: TopicSettings, records: Any) -> list[pa.RecordBatch]:
+    """Records as columns of the topic, still in clear."""
+    if isinstance(records, pa.RecordBatch | pa.Table):
+        system = frozenset({"_deleted"}) if settings.compacted else frozenset[str]()
+        return conform(settings.schema, records, system=system)
+    return [rows.encode(settings.schema, _as_rows(records))]
+
+
+def _untold(error: BadRecord) -> BadRecord:
+    """The same without the value: who reads of errors need not know what is personal."""
+    where = "" if error.row is None else f"row {error.row}, "
+    return BadRecord(
+        f'{where}column "{error.column}": a value does not fit, and is not shown because it is personal.',
+        row=error.row,
+        column=error.column,
+        hint=error.hint,
     )
 
 

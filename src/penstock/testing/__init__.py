@@ -5,6 +5,8 @@ Run            what it gives: feed, advance, view, late, changes, verify
 CrashingDisk   a disk in memory that loses power, or whose process is killed, after any operation
 FaultyDisk     a disk that is full, or fails to sync, read or open, at the operation you choose
 LogContract    the tests that every log passes
+QueueContract  the tests that every queue passes
+find_traces    where a text can be read in everything under a folder, decoded, and opened with the keys there
 """
 
 from __future__ import annotations
@@ -13,18 +15,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.erasure.traces import find_traces as find_traces
     from penstock.testing.crashing_disk import CrashingDisk as CrashingDisk
     from penstock.testing.faulty_disk import FaultyDisk as FaultyDisk
     from penstock.testing.flow import Run as Run
     from penstock.testing.flow import running as running
     from penstock.testing.log_contract import LogContract as LogContract
+    from penstock.testing.queue_contract import QueueContract as QueueContract
 
-__all__ = ["CrashingDisk", "FaultyDisk", "LogContract", "Run", "running"]
+__all__ = ["CrashingDisk", "FaultyDisk", "LogContract", "QueueContract", "Run", "find_traces", "running"]
 
 _HOMES = {
     "CrashingDisk": "penstock.testing.crashing_disk",
     "FaultyDisk": "penstock.testing.faulty_disk",
+    "find_traces": "penstock.erasure.traces",
     "LogContract": "penstock.testing.log_contract",  # needs pytest
+    "QueueContract": "penstock.testing.queue_contract",
     "Run": "penstock.testing.flow",  # needs pyspark
     "running": "penstock.testing.flow",
 }

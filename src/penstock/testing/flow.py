@@ -22,7 +22,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.app import reading
-from penstock.app.app import App, AppTopic, Stream, View
+from penstock.app.app import App, AppTopic
+from penstock.app.derived import Stream, View
 from penstock.app.graph import Graph
 from penstock.app.runner import Runner
 from penstock.app.verify import Verified
@@ -181,11 +182,20 @@ class Run:
             self.process()
 
     def _arrived(self) -> dict[str, dict[int, tuple[int, int]]]:
+        self._publish()
         there = self.app.log.topics()
         inputs = [part for name in self.app.topics for part in (name, f"{name}{WATERMARKS}") if part in there]
         return {name: self.app.log.topic(name).bounds() for name in inputs}
 
+    def _publish(self) -> None:
+        """What aggregates have recorded arrives when it happened, as it does where somebody publishes."""
+        for aggregates in self.app.sourced.values():
+            state = aggregates.publisher().status()
+            if state.recorded > state.published:
+                aggregates.publish()
+
     def _move(self, now_us: int) -> None:
+        self._publish()
         seconds = (now_us - self._clock.now_us()) / 1_000_000
         if seconds < 0:
             wanted = from_us(now_us)

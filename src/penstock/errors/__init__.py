@@ -9,22 +9,43 @@ PenstockError
 │   ├── IncompatibleSchema    a schema change that would lose data
 │   ├── SchemaRefused         a schema registry does not take it
 │   ├── BadRecord             wrong type, missing or unknown column, missing key
+│   │   └── SubjectForgotten  something personal of a subject that was forgotten
+│   ├── UnknownSubject        nobody to forget
 │   ├── RecordTooLarge
 │   ├── BadOption             an option or a value outside its range
-│   │   └── BadQuery          a text query that cannot be read
+│   │   ├── BadQuery          a text query that cannot be read
+│   │   └── BadPattern        a binding's pattern that cannot be read
 │   ├── BadDefinition         a view or stream that cannot be built; says file and line
 │   ├── UnknownView
+│   ├── UnknownGroup
 │   ├── SeveralRowsPerKey     an unaggregated view with two rows for one key in a batch
 │   ├── PositionLost          a feed cannot go on from a position; subscribe anew
+│   ├── ChannelClosed         sent to a channel that takes nothing more
 │   ├── DefinitionChanged     what is stored was made by another plan
+│   ├── UnknownQueue
+│   ├── UnknownExchange
+│   ├── QueueDiffers          a queue or exchange exists with other settings
+│   ├── MessageTooLarge
+│   ├── Unroutable            no queue is bound for a message's key
+│   ├── UnknownDelivery       a delivery that was settled before
+│   ├── CommandRefused        an aggregate's state does not allow a command; nothing was recorded
+│   ├── UnknownAggregate      no event of it was ever recorded, or not by then
+│   ├── VersionOutOfRange     an aggregate has no such version
+│   ├── UnreadableEvent       a stored event that the declared classes do not fit (any more)
 │   └── NotSupported          this topic or backend does not offer that
 ├── OffsetOutOfRange          asked for what the log does not hold (any more)
 │   └── RecordsLost           retention overtook a consumer; says how many
 ├── ChangesLost               a captured database has no longer kept what comes after our position
+├── EventsLost                published events are missing from the store they came from
 ├── Contended                 somebody else has it now; trying again may work
 │   ├── LockTimeout
 │   ├── BufferFull            a bounded producer with overflow="error"
+│   ├── ChannelFull           a bounded channel that rejects, or had no room in time
 │   ├── NotOwner              a commit by a member that lost the partition
+│   ├── CommandConflict       others were faster, also after a command was decided again
+│   ├── QueueFull             a queue of limited length, with overflow="reject" or after waiting
+│   ├── DeliveryExpired       the lease of a delivery ended; the message is delivered again
+│   ├── NoReply               a request that nobody answered in time
 │   └── ViewBehind            a view does not show an append within the time given
 ├── Fenced                    a newer instance of this producer took over
 ├── QueryFailed               a query could not be finished, also not after several tries
@@ -33,6 +54,7 @@ PenstockError
 │   ├── SyncFailed
 │   └── Unreachable           a server does not answer; what was under way may have arrived or not
 ├── NotAllowed                a server refuses this user
+├── SealBroken                a personal value that was not sealed where it is
 └── Damaged                   bytes on disk are not what was written
     └── SegmentMissing
 
@@ -42,38 +64,30 @@ Each carries its facts as attributes, says what happened, and what to do (`hint`
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Self
+from collections.abc import Iterable
 
-
-class PenstockError(Exception):
-    """The root of the tree. `str(error)` is the message followed by its hint.
-
-    One that comes in the middle of an append over several partitions says so in its message, and
-    `stored_ranges` has the offsets of what is stored by then. (The atomic append stores all or nothing.)
-    """
-
-    stored_ranges: Mapping[int, tuple[int, int]] = {}
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
-
-    def after_storing(self, stored: Mapping[int, tuple[int, int]]) -> Self:
-        """The same error, telling what was stored before it."""
-        if stored and not self.stored_ranges:
-            listed = ", ".join(map(str, stored))
-            self.message += f" Before that, a part of this append was stored in partition {listed}."
-        self.stored_ranges = {**self.stored_ranges, **stored}
-        return self
-
-
-class BadInput(PenstockError):
-    """What was asked cannot be done as asked."""
+from penstock.errors.erasure import SealBroken as SealBroken
+from penstock.errors.erasure import SubjectForgotten as SubjectForgotten
+from penstock.errors.erasure import UnknownSubject as UnknownSubject
+from penstock.errors.queue import DeliveryExpired as DeliveryExpired
+from penstock.errors.queue import MessageTooLarge as MessageTooLarge
+from penstock.errors.queue import NoReply as NoReply
+from penstock.errors.queue import QueueDiffers as QueueDiffers
+from penstock.errors.queue import QueueFull as QueueFull
+from penstock.errors.queue import UnknownDelivery as UnknownDelivery
+from penstock.errors.queue import UnknownExchange as UnknownExchange
+from penstock.errors.queue import UnknownQueue as UnknownQueue
+from penstock.errors.queue import Unroutable as Unroutable
+from penstock.errors.roots import BadInput as BadInput
+from penstock.errors.roots import BadRecord as BadRecord
+from penstock.errors.roots import Contended as Contended
+from penstock.errors.roots import PenstockError as PenstockError
+from penstock.errors.sourcing import CommandConflict as CommandConflict
+from penstock.errors.sourcing import CommandRefused as CommandRefused
+from penstock.errors.sourcing import EventsLost as EventsLost
+from penstock.errors.sourcing import UnknownAggregate as UnknownAggregate
+from penstock.errors.sourcing import UnreadableEvent as UnreadableEvent
+from penstock.errors.sourcing import VersionOutOfRange as VersionOutOfRange
 
 
 class UnknownTopic(BadInput):
@@ -130,16 +144,6 @@ class SchemaRefused(BadInput):
         )
 
 
-class BadRecord(BadInput):
-    """One record of an append does not fit the schema. Nothing of that append was stored."""
-
-    def __init__(
-        self, message: str, *, row: int | None = None, column: str | None = None, hint: str = ""
-    ) -> None:
-        self.row, self.column = row, column
-        super().__init__(message, hint=hint)
-
-
 class RecordTooLarge(BadRecord):
     def __init__(self, topic: str, *, row: int, size_bytes: int, size_bytes_max: int) -> None:
         self.topic, self.size_bytes, self.size_bytes_max = topic, size_bytes, size_bytes_max
@@ -164,6 +168,15 @@ class BadQuery(BadOption):
         super().__init__(f"the query {shown!r} fails at character {position}: {reason}.", hint=hint)
 
 
+class BadPattern(BadOption):
+    def __init__(self, pattern: str, reason: str) -> None:
+        self.pattern, self.reason = pattern, reason
+        super().__init__(
+            f"the pattern {pattern!r} cannot be bound: {reason}.",
+            hint='write words between dots: "orders.*.paid" (one word) or "orders.#" (any number of words)',
+        )
+
+
 class BadDefinition(BadInput):
     """A view or stream that cannot be run as it is written."""
 
@@ -183,6 +196,21 @@ class UnknownView(BadInput):
             return
         hint = f'did you mean "{close[0]}"?' if close else "it has: " + (", ".join(known) or "none")
         super().__init__(f'the app has no view or stream "{view}".', hint=hint)
+
+
+class UnknownGroup(BadInput):
+    """`topic` is None where no topic was asked for in particular."""
+
+    def __init__(self, group: str, *, known: Iterable[str], topic: str | None = None) -> None:
+        self.group, self.topic = group, topic
+        names = sorted(set(known))
+        close = difflib.get_close_matches(group, names, n=1)
+        self.did_you_mean = close[0] if close else None
+        listed = f"there are: {', '.join(names)}" if names else "a group begins when a consumer joins it"
+        where = f' on topic "{topic}"' if topic is not None else ""
+        super().__init__(
+            f'there is no group "{group}"{where}.', hint=f'did you mean "{close[0]}"?' if close else listed
+        )
 
 
 class SeveralRowsPerKey(BadInput):
@@ -214,6 +242,11 @@ class DefinitionChanged(BadInput):
             f'"{query}" is not defined as it was when it last ran: it cannot go on.',
             hint=anew if kind == "view" else other,
         )
+
+
+class ChannelClosed(BadInput):
+    def __init__(self) -> None:
+        super().__init__("this channel is closed; the message was not sent.", hint="open a new channel")
 
 
 class NotSupported(BadInput):
@@ -257,10 +290,6 @@ class ChangesLost(PenstockError):
         )
 
 
-class Contended(PenstockError):
-    """Somebody else has it at the moment. Nothing was changed, unless it says so; try again."""
-
-
 class LockTimeout(Contended):
     def __init__(self, what: str, *, waited_s: float, holder: str = "") -> None:
         self.what, self.waited_s, self.holder = what, waited_s, holder
@@ -281,6 +310,15 @@ class BufferFull(Contended):
         )
 
 
+class ChannelFull(Contended):
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        super().__init__(
+            f"{capacity:,} messages wait in this channel already; the message was not sent.",
+            hint='send it later, raise capacity, or choose overflow="block" or "drop_oldest"',
+        )
+
+
 class NotOwner(Contended):
     def __init__(self, group: str, topic: str, partitions: Iterable[int]) -> None:
         self.group, self.topic, self.partitions = group, topic, tuple(partitions)
@@ -293,9 +331,10 @@ class NotOwner(Contended):
 
 
 class ViewBehind(Contended):
-    def __init__(self, view: str, topic: str, *, read: bool) -> None:
+    def __init__(self, view: str, topic: str, *, read: bool, published: bool = True) -> None:
         self.view, self.topic = view, topic
         why = "its follower has not stored it yet" if read else "no batch has read so far"
+        why = why if published else "its events are not published yet"
         super().__init__(
             f'view "{view}" does not show that position of topic "{topic}" in time: {why}.',
             hint=f"is `penstock run` running? `penstock explain APP {view}` says what it waits for",
@@ -390,3 +429,19 @@ class Damaged(PenstockError):
 
 class SegmentMissing(Damaged):
     """A segment that the log needs is not on disk."""
+
+
+def as_object(error: PenstockError) -> dict[str, object]:
+    """For programs: type, message and hint, and whatever facts the error has."""
+    facts = {name: _plain(value) for name, value in vars(error).items() if name not in ("message", "hint")}
+    return {"type": type(error).__name__, "message": error.message, "hint": error.hint, **facts}
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return str(value)

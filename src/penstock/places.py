@@ -1,4 +1,4 @@
-"""A place in a topic as it is written on the command line: earliest, latest, an offset or a time."""
+"""A place in a topic as people and programs write it: earliest, latest, an offset or a time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Place = int | str | datetime
 
+_DIGITS_MAX = 19
 _AGO = re.compile(r"-\s*(?P<minus>\d.*)|(?P<ago>\d.*?)\s+ago", re.IGNORECASE)
 HELP = 'earliest, latest, an offset, or a time: 2026-01-31T12:00Z, -5m, "10 minutes ago"'
 
@@ -30,14 +31,17 @@ def parse_place(text: str, *, now: datetime) -> Place:
     word = text.strip()
     if word.lower() in ("earliest", "latest"):
         return word.lower()
-    if word.isascii() and word.isdecimal():
+    if word.isascii() and word.isdecimal() and len(word) <= _DIGITS_MAX:
         return int(word)
     if ago := _AGO.fullmatch(word):
-        return now - timedelta(milliseconds=duration_ms(ago["minus"] or ago["ago"]))
+        try:
+            return now - timedelta(milliseconds=duration_ms(ago["minus"] or ago["ago"]))
+        except OverflowError:
+            raise BadOption(f"{text[:80]!r} is before all time.", hint="write earliest") from None
     try:
         found = datetime.fromisoformat(word)
     except ValueError:
-        raise BadOption(f"{text!r} is no place in a topic.", hint=f"write {HELP}") from None
+        raise BadOption(f"{text[:80]!r} is no place in a topic.", hint=f"write {HELP}") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

@@ -1,0 +1,1 @@
+"""Messages without a broker: a bounded channel between threads, a bounded receiver of webhooks."""

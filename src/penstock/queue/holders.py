@@ -1,0 +1,70 @@
+"""Who uses the embedded queues: a process that dies is known by its lock, which the kernel frees.
+
+See docs/decisions/liveness-of-group-members.md. Its consumers end with it, what they held goes back, and its
+reply queues are removed.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+from penstock.log.disk import RealLock
+from penstock.queue import catalog, leases
+from penstock.queue.file import QueueFile, Transaction
+
+
+class Holder:
+    """This opening of the queues, as others see it."""
+
+    def __init__(self, file: QueueFile) -> None:
+        self._folder = file.folder / "holders"
+        self._folder.mkdir(exist_ok=True)
+        self._pid = os.getpid()
+        self.name = f"{self._pid}-{uuid.uuid4().hex[:8]}"
+        self._lock = self._lock_of(self.name)
+        self._lock.acquire(1.0)
+        self.id = file.write(self._register)
+
+    @property
+    def is_ours(self) -> bool:
+        """Not that of the process that this one was forked from."""
+        return self._pid == os.getpid()
+
+    def _register(self, tx: Transaction) -> int:
+        id = catalog.allocate(tx, 1)
+        tx.db.execute("INSERT INTO holders VALUES (?, ?)", (id, self.name))
+        return id
+
+    def _lock_of(self, name: str) -> RealLock:
+        return RealLock(self._folder / name, f"holder {name}")
+
+    def sweep_dead(self, tx: Transaction) -> None:
+        """End what dead processes held."""
+        for id, name in tx.db.execute("SELECT id, name FROM holders WHERE id<>?", (self.id,)).fetchall():
+            lock = self._lock_of(name)
+            if lock.try_acquire():
+                self._end(tx, id, outcome="its consumer died")
+                (self._folder / name).unlink(missing_ok=True)
+                lock.release()
+            lock.close()
+
+    def leave(self, tx: Transaction) -> None:
+        self._end(tx, self.id, outcome="its consumer closed")
+
+    def _end(self, tx: Transaction, holder: int, *, outcome: str) -> None:
+        rows = tx.db.execute("SELECT id FROM consumers WHERE holder=?", (holder,)).fetchall()
+        for (consumer,) in rows:
+            leases.end_consumer(tx, consumer, outcome=outcome)
+        for (queue,) in tx.db.execute("SELECT id FROM queues WHERE holder=?", (holder,)).fetchall():
+            catalog.delete(tx, queue)
+        tx.db.execute("DELETE FROM holders WHERE id=?", (holder,))
+
+    def let_go(self) -> None:
+        """Without a word to the others, who see it at once."""
+        self._lock.release()
+        self._lock.close()
+
+    def forget(self) -> None:
+        self.let_go()
+        (self._folder / self.name).unlink(missing_ok=True)

@@ -1,0 +1,248 @@
+"""What queues in a file do beyond the contract: threads, processes, waking, and a disk that says no."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.waiting import wait_until
+
+import penstock as ps
+from penstock.clock import ManualClock
+from penstock.queue.embedded import EmbeddedQueues
+from penstock.queue.queues import Queues
+from penstock.queue.settings import Binding
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(home: Path, clock: ManualClock) -> Iterator[ps.Queues]:
+    with ps.open_queues(home, clock=clock) as opened:
+        yield opened
+
+
+def _port(queues: Queues) -> EmbeddedQueues:
+    assert isinstance(queues.port, EmbeddedQueues)
+    return queues.port
+
+
+def test_threads_that_publish_together_share_syncs(
+    queues: ps.Queues, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, syncs = queues.queue("jobs"), []
+
+    with ps.open_queues(home) as elsewhere:
+
+        def slow_disk() -> None:
+            syncs.append(1)
+            wait_until(lambda: elsewhere.open_queue("jobs").stats().ready == 16, what="all to have come")
+
+        monkeypatch.setattr(_port(queues).file, "sync_log", slow_disk)
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda n: queue.publish(str(n)), range(16)))
+    assert len(syncs) <= 2  # of whoever came first, and of all others
+
+
+def test_one_publication_that_is_refused_does_not_hinder_those_beside_it(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_message_bytes=10)
+
+    def publish(n: int) -> bool:
+        try:
+            queue.publish(b"x" * (n % 20))
+        except ps.MessageTooLarge:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        stored = sum(pool.map(publish, range(200)))
+    assert stored == queue.stats().ready == sum(n % 20 <= 10 for n in range(200))
+
+
+def test_a_waiting_consumer_is_woken_and_does_not_poll(home: Path) -> None:
+    with ps.open_queues(home) as queues, ps.open_queues(home) as elsewhere:
+        queue = queues.queue("jobs")
+        got: list[tuple[str, float]] = []
+
+        def wait() -> None:
+            with queue.consume() as consumer:
+                delivery = consumer.get(timeout=60)
+                assert delivery is not None
+                got.append((delivery.text, time.monotonic()))
+                delivery.ack()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: queue.stats().consumers == 1, what="the consumer")
+        elsewhere.open_queue("jobs").publish("now")
+        waiter.join(60)
+        assert [text for text, _ in got] == ["now"]
+
+
+def test_a_message_that_was_delivered_before_travels_alone(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_attempts=3)
+    queue.publish_many(["poison", "b", "c"])
+    doomed = Queues(EmbeddedQueues(_port(queues).file.folder, clock=_port(queues).file.clock))
+    with doomed.open_queue("jobs").consume(prefetch=3) as consumer:
+        assert consumer.get() is not None
+        _port(doomed).abandon()  # three messages have used an attempt
+    with queue.consume(prefetch=3) as consumer:
+        first = consumer.get()
+        assert first is not None
+        assert (first.text, queue.stats().unacked) == ("poison", 1)
+        first.reject()
+
+
+def test_what_was_fetched_ahead_and_never_handed_out_has_used_no_attempt(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs")
+    queue.publish_many(["a", "b"])
+    with queue.consume(prefetch=2) as consumer:
+        first = consumer.get()
+        assert first is not None
+        first.ack()
+    second = queue.get()
+    assert second is not None
+    assert (second.text, second.attempts, second.redelivered) == ("b", 1, False)
+
+
+def test_a_consumer_that_stands_still_with_messages_ahead_gets_only_what_is_still_its_own(
+    queues: ps.Queues, clock: ManualClock
+) -> None:
+    queue = queues.queue("jobs")
+    queue.publish_many(["a", "b"])
+    with queue.consume(prefetch=2, lease=10) as slow:
+        assert slow.get() is not None
+        clock.advance(11)
+        taken = queue.get_many(2)  # by somebody else
+        assert [each.text for each in taken] == ["a", "b"]
+        assert slow.get() is None
+        for each in taken:
+            each.ack()
+
+
+def test_acks_together_that_come_too_late_are_told(queues: ps.Queues, clock: ManualClock) -> None:
+    queue = queues.queue("jobs")
+    queue.publish("a")
+    consumer = queue.consume(acks="together", lease=10)
+    delivery = consumer.get()
+    assert delivery is not None
+    clock.advance(11)
+    with pytest.raises(ps.DeliveryExpired):
+        delivery.ack()
+        consumer.flush()
+    consumer.close()
+
+
+def test_after_a_failed_sync_nothing_more_is_acknowledged(
+    queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, file = queues.queue("jobs"), _port(queues).file
+
+    def broken_disk() -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(file, "sync_log", broken_disk)
+    with pytest.raises(ps.SyncFailed):
+        queue.publish("a")
+    monkeypatch.undo()
+    with pytest.raises(ps.SyncFailed):  # the system may have dropped what it could not write
+        queue.publish("b")
+
+
+def test_settings_can_be_altered_and_everything_listed(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_length=1)
+    queue.publish("a")
+    with pytest.raises(ps.QueueFull):
+        queue.publish("b")
+    queues.alter("jobs", max_length=2)
+    queue.publish("b")
+    exchange = queues.exchange("events", "topic")
+    exchange.bind(queue, "a.#")
+    assert (queues.names(), [each.name for each in queues.exchanges()]) == (["jobs"], ["events"])
+    assert queues.bindings() == [Binding("events", "jobs", "a.#")]
+
+
+def test_what_a_backend_lacks_is_refused(queues: ps.Queues) -> None:
+    queues.require("atomic", "sequence")
+    with pytest.raises(ps.NotSupported, match="sharding"):
+        queues.require("sharding")
+
+
+def test_fan_out_to_a_full_queue_stores_nothing_anywhere(queues: ps.Queues) -> None:
+    small, large = queues.queue("small", max_length=1), queues.queue("large")
+    exchange = queues.exchange("all", "fanout")
+    exchange.bind(small)
+    exchange.bind(large)
+    with pytest.raises(ps.QueueFull):
+        exchange.publish_many(["a", "b"])
+    assert (small.stats().ready, large.stats().ready) == (0, 0)
+
+
+def _publish_in_child(queue: ps.Queue) -> None:
+    queue.publish("from the child")
+    os._exit(0)
+
+
+def test_queues_that_are_open_survive_a_fork(home: Path) -> None:
+    with ps.open_queues(home) as queues:
+        queue = queues.queue("jobs")
+        queue.publish("from the parent")
+        assert queue.get() is not None  # it holds one, which is not the child's
+        child = multiprocessing.get_context("fork").Process(target=_publish_in_child, args=(queue,))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        got = queue.get(timeout=20)
+        assert got is not None
+        assert got.text == "from the child"
+
+
+def test_an_address_that_is_neither_is_refused() -> None:
+    with pytest.raises(ps.BadOption, match="amqp"):
+        ps.open_queues("redis://localhost")
+
+
+def test_closed_queues_say_so(home: Path) -> None:
+    queues = ps.open_queues(home)
+    queue = queues.queue("jobs")
+    consumer = queue.consume()
+    queues.close()
+    for ask in (lambda: queue.publish("late"), queue.stats, consumer.get, lambda: next(iter(consumer))):
+        with pytest.raises(ps.StorageError, match="closed"):
+            ask()
+
+
+def test_the_write_ahead_log_is_laid_out_before_it_is_needed(home: Path) -> None:
+    """A sync of a file that grows waits for the file system's journal too."""
+    with ps.open_queues(home) as queues:
+        queue = queues.queue("jobs")
+        (wal,) = home.rglob("queues.db-wal")
+        lengths = set()
+        for _ in range(100):
+            queue.publish(bytes(10_000))
+            lengths.add(wal.stat().st_size)
+        whole = {length for length in lengths if length % 2**20 == 0}
+        assert len(whole) > 1
+        assert len(lengths - whole) <= len(whole)  # once for each block, by whoever wrote past its end
+
+
+def test_a_disk_without_room_for_more_log_is_told_by_whoever_stores(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    with ps.open_queues(home) as queues:
+        queues.queue("jobs").publish("job")
+        assert queues.queue("jobs").stats().ready == 1
