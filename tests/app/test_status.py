@@ -16,6 +16,7 @@ def report(batch: int, *, dropped: int = 0, ran: bool = True, run: str = "one") 
         "stateOperators": [{"numRowsDroppedByWatermark": dropped, "numRowsTotal": 7}],
         "numInputRows": 1 if ran else 0,
         "batchDuration": 100 + batch,
+        "timestamp": "2026-11-18T10:00:00.000Z",
     }
 
 

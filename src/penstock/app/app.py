@@ -8,17 +8,19 @@ on import.
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.app.declaring import create
+from penstock.app.derived import Stream, View
+from penstock.app.queueing import DeclaredQueues
 from penstock.clock import CorrectedTime, duration_ms
+from penstock.erasure.opening import keys_of
 from penstock.errors import BadDefinition, BadName, BadOption, UnknownView
-from penstock.flow.cluster import LOCAL, check_log, checkpoint_folder, is_cluster
+from penstock.flow.cluster import LOCAL, check_log, checkpoint_folder
 from penstock.flow.definition import Definition
 from penstock.log.log import HOME, Declared, Log, declared_settings, in_ms
 from penstock.log.port import LogPort, Position
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.app.aggregates import AppAggregates
     from penstock.app.captured import AppCapture
+    from penstock.app.erasing import Erasure
     from penstock.app.feed import Feed
     from penstock.app.graph import Graph
     from penstock.app.reading import Rows
@@ -43,7 +47,12 @@ if TYPE_CHECKING:
     from penstock.follow.target import Target
     from penstock.follow.to import Places
     from penstock.follow.where import Wanted
+    from penstock.queue.queue import Queue
+    from penstock.queue.queues import Queues
+    from penstock.sourcing.aggregate import Aggregate
+    from penstock.sourcing.entry import Receipt
 
+A = TypeVar("A", bound="Aggregate")
 Function = Callable[[], Any]
 
 
@@ -64,16 +73,20 @@ class App:
         *,
         home: str | Path | None = None,
         log: str | None = None,
+        keys: str | Path | None = None,
         views: str | None = None,
+        queues: str | None = None,
         spark: str | None = None,
         spark_settings: Mapping[str, str] | None = None,
         checkpoints: str | Path | None = None,
     ) -> None:
         """`home`: a folder for everything that is kept here.
 
-        `log`: where the log is instead, as "kafka://host:port". `views`: the store of the views (default: a
-        SQLite file). `spark`: a master URL (default: here), and `spark_settings` Spark's own.
-        `checkpoints`: a folder for Spark's state (default: under `home`), which all of a cluster must see.
+        `log`: where the log is instead, as "kafka://host:port". `keys`: the file with the keys of subjects,
+        for what is personal (default: $PENSTOCK_KEYS, else under `home`). `views`: the store of the views
+        (default: a SQLite file). `queues`: a RabbitMQ, as "amqp://host" (default: a file). `spark`: a master
+        URL (default: here), and `spark_settings` Spark's own. `checkpoints`: a folder for Spark's state
+        (default: under `home`), which all of a cluster must see.
         """
         check_name("app", name)
         if "." in name:  # it stands before a dot in the names of producers
@@ -82,6 +95,7 @@ class App:
         chosen = address_of(home)
         self.home = (Path(HOME) if is_kafka(chosen) else Path(chosen)).absolute()
         self._elsewhere = checked(log) if log else (chosen if is_kafka(chosen) else None)
+        self._keys = keys
         self.views = views
         self.spark = spark
         self.spark_settings = dict(spark_settings or {})
@@ -90,8 +104,10 @@ class App:
         self.topics: dict[str, AppTopic] = {}
         self.definitions: dict[str, Definition] = {}
         self.captures: dict[str, AppCapture] = {}
+        self.sourced: dict[str, AppAggregates[Any]] = {}
         self._targets: dict[str, tuple[Target, ...]] = {}
-        self._is_elsewhere = False
+        self.is_elsewhere = False  # for a test
+        self.declared_queues = DeclaredQueues(self, queues)
         self._log: Log | None = None
         self._store: Store | None = None
         self._opening = threading.RLock()
@@ -100,6 +116,11 @@ class App:
     def address(self) -> str:
         """Where the log is."""
         return self._elsewhere or str(self.home)
+
+    @property
+    def keys_at(self) -> str | Path:
+        """Where the keys of subjects are."""
+        return keys_of(None if self.is_elsewhere else self._keys, self.home)
 
     @property
     def checkpoints(self) -> Path:
@@ -111,7 +132,7 @@ class App:
         """The log, with every declared topic in it."""
         with self._opening:
             if self._log is None:
-                opened = open_log(self.address)
+                opened = open_log(self.address, keys=self.keys_at)
                 try:
                     self._create_topics(opened)
                 except BaseException:
@@ -119,6 +140,11 @@ class App:
                     raise
                 self._log = opened
             return self._log
+
+    @property
+    def opened_log(self) -> Log | None:
+        """The log, if it was opened already."""
+        return self._log
 
     @property
     def store(self) -> Store:
@@ -133,7 +159,7 @@ class App:
     @property
     def followed(self) -> Mapping[str, tuple[Target, ...]]:
         """Where each view, stream or table also goes, by its name. In tests nothing goes out."""
-        return {} if self._is_elsewhere else self._targets
+        return {} if self.is_elsewhere else self._targets
 
     @contextmanager
     def relocated(self, log: Log, home: Path) -> Iterator[App]:
@@ -145,7 +171,7 @@ class App:
         before = self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store
         with self._opening:
             self.home, self._elsewhere, self._checkpoints, self.views = home.absolute(), None, None, None
-            self._log, self._store, self._is_elsewhere = log, None, True
+            self._log, self._store, self.is_elsewhere = log, None, True
         try:
             self._create_topics(log)
             yield self
@@ -153,7 +179,7 @@ class App:
             self.close()
             with self._opening:
                 self.home, self._elsewhere, self._checkpoints, self.views, self._log, self._store = before
-                self._is_elsewhere = False
+                self.is_elsewhere = False
 
     def topic(
         self,
@@ -221,11 +247,45 @@ class App:
         found = self.captures[name] = AppCapture(self, name, database, retention=retention)
         return found
 
+    def aggregates(
+        self,
+        name: str,
+        kind: type[A],
+        *,
+        store: str | None = None,
+        snapshot_every: int | None = 100,
+        retries: int = 10,
+        **options: Any,
+    ) -> AppAggregates[A]:
+        """Event-sourced aggregates: their commands record events, which become the topic `name`.
+
+        `store`: "postgresql://…" (default: a SQLite file). `retries`: how often a command is decided again
+        when others were faster. `options` are those of a topic, among them `lateness` and `partitions`.
+        """
+        from penstock.app.aggregates import AppAggregates
+
+        self._claim(name)
+        found = AppAggregates(
+            self, name, kind, store=store, snapshot_every=snapshot_every, retries=retries, options=options
+        )
+        self._declare(found.topic)
+        self.sourced[name] = found
+        return found
+
+    def queue(self, name: str, **options: Any) -> Queue:
+        """Declare a queue, with the `options` of `queues.queue`; it is created when one is first used."""
+        return self.declared_queues.declare(name, options)
+
+    @property
+    def queues(self) -> Queues:
+        """The queues, with every declared one in them."""
+        return self.declared_queues.opened()
+
     def _declare(self, topic: AppTopic) -> None:
         with self._opening:
             self.topics[topic.name] = topic
             if self._log is not None:
-                create(self._log, topic.declared)
+                create(self._log, topic.declared, keeps_columns=topic.keeps_columns)
 
     def view(
         self, *, key: str | Sequence[str], name: str | None = None, to: Places = ()
@@ -272,23 +332,26 @@ class App:
         view: str | View,
         *,
         where: Mapping[str, object] | None = None,
-        after: Position | None = None,
+        after: Position | Receipt | None = None,
         timeout: str | float = "5 seconds",
         as_of: datetime | None = None,
         limit: int | None = None,
+        reveal: Sequence[str] = (),
     ) -> Rows:
         """The rows of a view as they are now, or were `as_of` a time.
 
-        `after`: not before the view shows what was appended there (read your own writes); raises
-        ViewBehind when it does not within `timeout`.
+        `after`: not before the view shows what was appended there, or what a command has recorded (read
+        your own writes); raises ViewBehind when it does not within `timeout`. `reveal`: columns in which
+        what is sealed is opened, as far as there are keys for it.
         """
         from penstock.app import reading
 
         name = view if isinstance(view, str) else view.name
-        return reading.read(
+        found = reading.read(
             self, name, where=where, after=after, timeout_s=duration_ms(timeout) / 1_000, as_of=as_of,
             limit=limit,
         )  # fmt: skip
+        return reading.revealed(self, found, reveal)
 
     def subscribe(
         self,
@@ -319,12 +382,27 @@ class App:
 
         return reading.late(self, self.definition(name if isinstance(name, str) else name.name).name)
 
+    def forget(
+        self, subject: str | int, *, dry_run: bool = False, search: bool = True, look_for: Sequence[str] = ()
+    ) -> Erasure:
+        """Destroy a subject's key: nothing personal of them can be read any more, wherever it is sealed.
+
+        Then search every file for what was written on in clear, and tell where; `dry_run` does only that.
+        Done again, it needs to be told what to `look_for`: nobody else knows then. Raises UnknownSubject.
+        """
+        from penstock.app import erasing
+
+        return erasing.forget(self, subject, dry_run=dry_run, search=search, look_for=look_for)
+
     def run(self, *, once: bool = False, every: str | None = None) -> None:
         """Run every definition, as `penstock run` does: until interrupted, or with `once` to the end."""
+        from penstock.app.published import Publisher
         from penstock.app.runner import Runner
+        from penstock.app.status import Watch
 
         runner = Runner(self, self._analysed(), every=every)
-        runner.once() if once else runner.run()
+        publisher = Publisher(runner, Watch(runner))
+        runner.once() if once else runner.run(show=lambda _: publisher.show())
 
     def verify(self, *names: str) -> list[Verified]:
         """Compare live views and streams with their recomputation from the log."""
@@ -335,39 +413,15 @@ class App:
 
     def start_spark(self) -> SparkSession:
         """Spark where the app wants it, ready for its definitions, or the session that there is."""
-        from penstock.flow import connector
-        from penstock.flow.session import send_by_value, start_session
+        from penstock.app.spark import start_spark
 
-        if is_cluster(self.spark or LOCAL):
-            for name in {definition.function.__module__ for definition in self.definitions.values()}:
-                if name in sys.modules:
-                    send_by_value(sys.modules[name])
-        held, settings = self._held(), self.spark_settings
-        if held and is_kafka(self.address):
-            settings = connector.with_connector(settings)
-        session = start_session(
-            self.name, master=self.spark, settings=settings, checkpoints=self.checkpoints, held=held
-        )
-        check_log(session.sparkContext.master or LOCAL, self.address)  # it may be the program's own
-        return session
+        return start_spark(self)
 
     def _analysed(self) -> Graph:
         from penstock.app.graph import Graph
 
         # An app of tables alone has nothing for Spark to do.
         return Graph(self, self.start_spark() if self.definitions else None).analyse()
-
-    def _held(self) -> int:
-        """How many tasks its real-time definitions may hold for good; what each reads is known later."""
-        from penstock.flow.session import cores
-
-        definitions = list(self.definitions.values())
-        count = sum(definition.realtime for definition in definitions)
-        if not count:
-            return 0
-        read = sum(topic.settings.partitions for topic in self.topics.values())
-        derived = sum(int(definition.options.get("partitions", 1)) for definition in definitions)
-        return count * (read + derived + cores())
 
     def definition(self, name: str) -> Definition:
         if name not in self.definitions:
@@ -377,14 +431,14 @@ class App:
     def close(self) -> None:
         """Close what was opened: the log, and the store of views. Both open again when they are needed."""
         with self._opening:
-            for opened in (self._store, self._log):
+            for opened in (self._store, self._log, self.declared_queues, *self.sourced.values()):
                 if opened is not None:
                     opened.close()
             self._store = self._log = None
 
     def _create_topics(self, log: Log) -> None:
         for topic in self.topics.values():
-            create(log, topic.declared)
+            create(log, topic.declared, keeps_columns=topic.keeps_columns)
 
     def _claim(self, name: str) -> None:
         if name in self.topics or name in self.definitions or name in self.captures:
@@ -427,6 +481,8 @@ class App:
 class AppTopic(Topic):
     """A topic that definitions can read. It is in the log that its app has at the moment."""
 
+    keeps_columns = False  # those that it was declared with before, and is not any more
+
     def __init__(self, app: App, declared: TopicSettings, *, record_type: type | None) -> None:
         self.app = app
         self.declared = declared
@@ -441,47 +497,3 @@ class AppTopic(Topic):
         from penstock.flow.build import stream_of
 
         return stream_of([self.name])
-
-
-class _Derived:
-    """A definition, as the decorated name."""
-
-    def __init__(self, app: App, definition: Definition) -> None:
-        self.app = app
-        self.definition = definition
-        self.name = definition.name
-        self.__doc__ = definition.function.__doc__
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
-
-
-class View(_Derived):
-    """A view: `app.read(view)`, or `view.rows()`; as it changes, `view.subscribe()`."""
-
-    def rows(self, **options: Any) -> Rows:
-        return self.app.read(self.name, **options)
-
-    def subscribe(self, **options: Any) -> Feed:
-        """Its rows, then every change: see `App.subscribe`."""
-        return self.app.subscribe(self.name, **options)
-
-
-class Stream(_Derived):
-    """A derived stream: a topic that other definitions and programs read."""
-
-    @property
-    def topic(self) -> Topic:
-        return self.app.log.topic(self.name)
-
-    def stream(self) -> DataFrame:
-        from penstock.flow.build import stream_of
-
-        return stream_of([self.name])
-
-
-def stream(*topics: AppTopic | Stream) -> DataFrame:
-    """Several topics with the same columns as one stream, in the order of their append times."""
-    from penstock.flow.build import stream_of
-
-    return stream_of([topic.name for topic in topics])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.erasure import columns
 from penstock.errors import BadOption, UnknownView, ViewBehind
 from penstock.flow import history
 from penstock.flow.commit import position_of, producer_of
@@ -20,6 +21,7 @@ from penstock.follow.store import Progress, shown
 from penstock.follow.table import TableSpec, spec_of
 from penstock.log.port import Position
 from penstock.schema import did_you_mean
+from penstock.sourcing.entry import Receipt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +42,7 @@ class Rows(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self.table.take(list(range(*index.indices(len(self))))).to_pylist()
+            return self.table.take(pa.array(range(*index.indices(len(self))), pa.int64())).to_pylist()
         return self.table.slice(range(len(self))[index], 1).to_pylist()[0]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -70,7 +72,7 @@ def read(
     view: str,
     *,
     where: Mapping[str, object] | None,
-    after: Position | None,
+    after: Position | Receipt | None,
     timeout_s: float,
     as_of: datetime | None,
     limit: int | None,
@@ -88,6 +90,13 @@ def read(
         catch_up(app, table)
     found, _ = app.store.rows(table, where=where, limit=limit)
     return Rows(_without_zero_revisions(found))
+
+
+def revealed(app: App, rows: Rows, names: Sequence[str]) -> Rows:
+    """With what is sealed in these columns in clear; null where the subject was forgotten."""
+    if not names:
+        return rows
+    return Rows(columns.reveal_named(rows.table, names, app.log.port.keys, forgotten=None))
 
 
 def catch_up(app: App, table: TableSpec) -> Follower:
@@ -114,6 +123,14 @@ def late_count(app: App, names: Sequence[str]) -> int:
     return sum(position.late for position in positions if position)
 
 
+def late_since(app: App, name: str, time_us: int) -> int:
+    """How many of those were stored at that time or after it; none is read for that."""
+    if not late_count(app, [name]):
+        return 0
+    start, end = _late_bounds(app, name)
+    return end - max(start, app.log.port.offset_at(f"{name}{LATE}", 0, time_us))
+
+
 def _late_bounds(app: App, view: str) -> tuple[int, int]:
     """Without what an earlier version left out, before the view was rebuilt."""
     start, end = app.log.port.bounds(f"{view}{LATE}", 0)
@@ -121,9 +138,10 @@ def _late_bounds(app: App, view: str) -> tuple[int, int]:
     return max(start, position.late_from if position else 0), end
 
 
-def _wait_for(app: App, table: TableSpec, after: Position, timeout_s: float) -> None:
-    """Until a batch that read past `after` is in the store."""
+def _wait_for(app: App, table: TableSpec, asked: Position | Receipt, timeout_s: float) -> None:
+    """Until a batch that read past `asked` is in the store."""
     deadline = time.monotonic() + timeout_s
+    after = asked if isinstance(asked, Position) else _published(app, table.name, asked, timeout_s)
     wanted: int | None = None
     while True:
         if wanted is None:
@@ -134,6 +152,17 @@ def _wait_for(app: App, table: TableSpec, after: Position, timeout_s: float) -> 
         if time.monotonic() >= deadline:
             raise ViewBehind(table.name, after.topic, read=wanted is not None)
         time.sleep(_POLL_S)
+
+
+def _published(app: App, view: str, receipt: Receipt, timeout_s: float) -> Position:
+    """Where the events of a command are, once somebody has published them."""
+    if receipt.topic not in app.sourced:
+        known = ", ".join(app.sourced) or "none"
+        raise BadOption(f'the app has no aggregates "{receipt.topic}".', hint=f"it has {known}")
+    found = app.sourced[receipt.topic].position_of(receipt, timeout_s=timeout_s)
+    if found is None:
+        raise ViewBehind(view, receipt.topic, read=False, published=False)
+    return found
 
 
 def _batch_past(app: App, view: str, after: Position) -> int | None:

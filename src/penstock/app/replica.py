@@ -44,7 +44,7 @@ class Replica:
     capture: Capture
     target: Target
     followers: dict[str, Follower] = field(default_factory=dict)  # by table
-    _running: Running = field(init=False)
+    _running: Running[Capture] = field(init=False)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _sinks: list[Sink] = field(default_factory=list)

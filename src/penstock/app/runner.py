@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,18 @@ from penstock.follow.store import Sink
 
 if TYPE_CHECKING:
     from penstock.app.app import App
+    from penstock.capture.engine import Capture
+    from penstock.sourcing.publisher import Publisher
 
 _PAUSE_S = 0.5
 _PAUSE_S_MAX = 30.0
 _FAILURES_MAX = 5
 _LOOK_S = 0.1
+# Spark gives the Python process of each source ten seconds to answer. Where many are started at once on a
+# small machine, none of them makes it.
+_COMING_UP_MAX = 2
+_BUSY = "a Python process of Spark's did not come up within ten seconds: the machine is busy"
+_TOO_SLOW, _SLOW_FACTOR = "Python worker failed to connect back", 4
 
 
 @dataclass(slots=True)
@@ -44,6 +51,8 @@ class Supervised:
     retry_at: float = 0.0
     last_error: str | None = None
     given_up: bool = False
+    begun: bool = False  # it was started, or has been tried to
+    up: bool = False  # since it was started last
     stored: int = -1  # number of the last batch when it was last looked at
 
     @property
@@ -63,10 +72,12 @@ class Runner:
     failures_max: int = _FAILURES_MAX  # in a row, then a query is given up
     supervised: list[Supervised] = field(default_factory=list)
     followers: dict[str, Follower] = field(default_factory=dict)
-    captures: Running = field(default_factory=lambda: Running([]))
+    captures: Running[Capture] = field(default_factory=lambda: Running([]))
+    publishers: Running[Publisher] = field(default_factory=lambda: Running([]))
     stopping: threading.Event = field(default_factory=threading.Event)
     _sinks: list[Sink] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _is_slow: bool = False  # the machine: one query after the other then
 
     def once(self) -> None:
         """Everything there is now, stage after stage; raises QueryFailed if one cannot be finished.
@@ -76,12 +87,12 @@ class Runner:
         self._supervise()
         for supervised in self.supervised:
             supervised.query.check()
-        self._capture_once()
+        self._fill_once()
         for depth in sorted({s.depth for s in self.supervised}):
             stage = [s for s in self.supervised if s.depth == depth]
-            for supervised in stage:
-                self._start(supervised, once=True)
-            while not all(self._finished(supervised) for supervised in stage):
+            self._start_some(stage, once=True)
+            while not all(supervised.begun and self._finished(supervised) for supervised in stage):
+                self._start_some(stage, once=True)
                 if self.stopping.wait(_LOOK_S / 2):
                     self.stop()
                     return
@@ -95,8 +106,8 @@ class Runner:
         for supervised in self.supervised:
             supervised.query.check()  # all of them, before one is started
         self._open_captures().start()
-        for supervised in self.supervised:
-            self._start(supervised, once=False)
+        self._open_publishers().start()
+        self._start_some(self.supervised, once=False)
         for name, found in self.graph.analysed.items():
             if found.output.kind == "view":
                 self._follow(name, self._follower_of_view(name))
@@ -124,18 +135,22 @@ class Runner:
         return [supervised for supervised in self.supervised if supervised.given_up]
 
     def look(self) -> None:
-        """Start again what has failed and may be tried again."""
+        """Start what waits for others to come up, and again what has failed and may be tried again."""
         for supervised in self.supervised:
+            if not supervised.begun:
+                continue
             running = supervised.query.running
             if running is not None and running.isActive:
                 self._note_progress(supervised)
             elif not supervised.given_up:
                 self._look_at_failed(supervised)
+        self._start_some(self.supervised, once=False)
 
     def _look_at_failed(self, supervised: Supervised) -> None:
         if supervised.query.running is not None:
             self._failed(supervised)
-        if not supervised.given_up and time.monotonic() >= supervised.retry_at:
+        due = time.monotonic() >= supervised.retry_at
+        if not supervised.given_up and due and self._may_start():
             supervised.restarts += 1
             self._start(supervised, once=False)
 
@@ -147,18 +162,24 @@ class Runner:
         for thread in self._threads:
             thread.join(timeout=10)
         self.captures.stop()
+        self.publishers.stop()
         self._close_sinks()
 
-    def _open_captures(self) -> Running:
+    def _open_captures(self) -> Running[Capture]:
         self.captures = Running([capture.open() for capture in self.app.captures.values()])
         return self.captures
 
-    def _capture_once(self) -> None:
-        """Everything that the databases have now."""
-        self._open_captures().start(once=True)
-        while not self.captures.is_over and not self.stopping.wait(_LOOK_S / 2):
-            pass
-        self.captures.raise_failure()
+    def _open_publishers(self) -> Running[Publisher]:
+        self.publishers = Running([aggregates.publisher() for aggregates in self.app.sourced.values()])
+        return self.publishers
+
+    def _fill_once(self) -> None:
+        """Everything that the databases have now, and everything that aggregates have recorded."""
+        for filling in (self._open_captures(), self._open_publishers()):
+            filling.start(once=True)
+            while not filling.is_over and not self.stopping.wait(_LOOK_S / 2):
+                pass
+            filling.raise_failure()
 
     # ---- one query ----------------------------------------------------------------------------
 
@@ -168,8 +189,21 @@ class Runner:
             for query in self.graph.queries()
         ]
 
+    def _start_some(self, supervised: Iterable[Supervised], *, once: bool) -> None:
+        """As many as may come up at a time, in order; `look` goes on with it."""
+        for each in supervised:
+            if each.begun:
+                continue
+            if not self._may_start():
+                return
+            self._start(each, once=once)
+
+    def _may_start(self) -> bool:
+        coming_up_max = 1 if self._is_slow else _COMING_UP_MAX
+        return sum(_comes_up(each) for each in self.supervised) < coming_up_max
+
     def _start(self, supervised: Supervised, *, once: bool) -> None:
-        supervised.query.running = None
+        supervised.query.running, supervised.begun, supervised.up = None, True, False
         try:
             supervised.query.start(every=self.every, once=once, rows_max=self.rows_max, now_us=self.now_us)
         except Exception as error:
@@ -205,20 +239,27 @@ class Runner:
         error = running.exception() if running is not None else None
         text = str(error) if error else supervised.last_error or "it stopped"
         self._note_progress(supervised)
-        supervised.last_error = failure.gist(text)
+        supervised.last_error = _BUSY if _TOO_SLOW in text else failure.gist(text)
         supervised.query.running = None
-        self._count_failure(
-            supervised, diverged="Diverged" in text, outage=f"{Unreachable.__name__}:" in text
-        )
+        slow = _TOO_SLOW in text
+        self._is_slow = self._is_slow or slow
+        outage = slow or f"{Unreachable.__name__}:" in text
+        self._count_failure(supervised, diverged="Diverged" in text, outage=outage, slow=slow)
 
-    def _count_failure(self, supervised: Supervised, *, diverged: bool = False, outage: bool) -> None:
-        """`outage`: the log was away, and what it did not answer says nothing about the query's state."""
+    def _count_failure(
+        self, supervised: Supervised, *, diverged: bool = False, outage: bool, slow: bool = False
+    ) -> None:
+        """`outage`: the log was away, and what it did not answer says nothing about the query's state.
+
+        `slow`: nothing is wrong but that the machine has other things to do.
+        """
         supervised.failures += 1
         suspect = diverged or (supervised.failures == 2 and not outage)
         if suspect and _can_replay(supervised.query):
             supervised.query.forget_state()
             supervised.rebuilt += 1
-        supervised.given_up = supervised.failures >= self.failures_max
+        patience = _SLOW_FACTOR if slow else 1
+        supervised.given_up = supervised.failures >= self.failures_max * patience
         pause = min(_PAUSE_S * 2 ** (supervised.failures - 1), _PAUSE_S_MAX)
         supervised.retry_at = time.monotonic() + (0 if diverged else pause)
         self._note_failure(supervised)
@@ -270,6 +311,11 @@ class Runner:
         )
         thread.start()
         self._threads.append(thread)
+
+
+def _comes_up(supervised: Supervised) -> bool:
+    supervised.up = supervised.up or supervised.query.is_up
+    return supervised.query.running is not None and not supervised.up
 
 
 def _look_at(query: Query, *, last: bool = False) -> None:

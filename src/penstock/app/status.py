@@ -24,9 +24,11 @@ from penstock.flow.query import Query
 if TYPE_CHECKING:
     from penstock.app.app import App
     from penstock.app.runner import Runner, Supervised
+    from penstock.sourcing.publisher import Publication
 
 State = Literal["starting", "running", "waits to start again", "given up", "ended"]
 _RATE_S = 5.0  # rates are over this long
+_PHASES_MAX = 60  # batches of each query whose phases are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,21 @@ class Status:
     followers: tuple[FollowerStatus, ...]
     log_error: str | None = None  # the log does not answer: the rest is as it was before
     captures: tuple[CaptureStatus, ...] = ()
+    published: tuple[Publication, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """What took how long in one batch, as Spark tells it, in milliseconds."""
+
+    number: int  # Spark's own, which begins anew with a checkpoint
+    at: str  # when it began, ISO 8601
+    rows: int
+    took_ms: int
+    plan_ms: int  # which records it reads, and how
+    note_ms: int  # what it will read, in the checkpoint
+    compute_ms: int  # compute, and store in one append
+    commit_ms: int  # that it is done, in the checkpoint
 
 
 @dataclass(slots=True)
@@ -87,6 +104,7 @@ class _Seen:
     """What earlier looks at a query have told."""
 
     first: int
+    phases: deque[Phases] = field(default_factory=lambda: deque(maxlen=_PHASES_MAX))
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     batch_ms: int | None = None
     state_rows: int = 0
@@ -110,6 +128,11 @@ class Watch:
         self._began = time.monotonic()
         self._last = Status(time.time_ns() // 1_000, 0.0, (), ())
         self._seen = {query.name: _Seen(_read(self._stored(query))) for query in runner.graph.queries()}
+
+    @property
+    def phases(self) -> dict[str, tuple[Phases, ...]]:
+        """Of each query's newest batches that read something, oldest first."""
+        return {name: tuple(seen.phases) for name, seen in self._seen.items()}
 
     def _stored(self, query: Query) -> Ends:
         if (position := query.stored) is not None:
@@ -137,8 +160,13 @@ class Watch:
             for known in self._last.queries
         )
         running_s = time.monotonic() - self._began
-        followers, captures = self._last.followers, self._last.captures
-        return Status(time.time_ns() // 1_000, running_s, queries, followers, str(error), captures)
+        return replace(
+            self._last,
+            at_us=time.time_ns() // 1_000,
+            running_s=running_s,
+            queries=queries,
+            log_error=str(error),
+        )
 
     def _look(self) -> Status:
         now_us = time.time_ns() // 1_000
@@ -150,9 +178,11 @@ class Watch:
         )
         captures = tuple(
             CaptureStatus(told["capture"], told["phase"], told["changes"], told["last_error"])
-            for told in (capture.status() for capture in self._runner.captures.captures)
+            for told in (capture.status() for capture in self._runner.captures.all)
         )
-        return Status(now_us, time.monotonic() - self._began, queries, followers, captures=captures)
+        published = tuple(publisher.status() for publisher in self._runner.publishers.all)
+        running_s = time.monotonic() - self._began
+        return Status(now_us, running_s, queries, followers, captures=captures, published=published)
 
     def _query(self, supervised: Supervised, now_us: int) -> QueryStatus:
         query, log = supervised.query, self._runner.app.log
@@ -238,5 +268,19 @@ def _note(seen: _Seen, progress: Any) -> None:
     seen.dropped += sum(int(operator["numRowsDroppedByWatermark"]) for operator in operators)
     if progress["numInputRows"]:
         seen.batch_ms = int(progress["batchDuration"])
+        seen.phases.append(_phases(progress))
     if operators:
         seen.state_rows = sum(int(operator["numRowsTotal"]) for operator in operators)
+
+
+def _phases(progress: Any) -> Phases:
+    took = progress["durationMs"]
+
+    def ms(*names: str) -> int:
+        return sum(int(took.get(name, 0)) for name in names)
+
+    return Phases(
+        int(progress["batchId"]), str(progress["timestamp"]), int(progress["numInputRows"]),
+        int(progress["batchDuration"]), ms("latestOffset", "getBatch", "queryPlanning"), ms("walCommit"),
+        ms("addBatch"), ms("commitOffsets"),
+    )  # fmt: skip

@@ -8,11 +8,10 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
-from penstock.errors import Contended
+from penstock.errors import Contended, UnknownGroup
 from penstock.kafka.clients import ANSWER_S, Clients
 from penstock.kafka.reading import Reading
 from penstock.kafka.refusals import error_of
-from penstock.log.lag import no_group
 from penstock.log.port import GroupInfo, MemberInfo, PartitionLag
 from penstock.log.settings import TopicSettings
 
@@ -72,7 +71,7 @@ class Groups:
         """Raises BadInput when there is no such group on that topic."""
         committed, members = self.committed(group, settings.name), self.members(group, settings.name)
         if not committed and not members:
-            raise no_group(group, settings.name, known=self.pairs())
+            raise UnknownGroup(group, topic=settings.name, known=(name for name, _ in self.pairs()))
         owners = {partition: member.member for member in members for partition in member.partitions}
         lags = (self._lag(settings, n, owners.get(n), committed.get(n)) for n in range(settings.partitions))
         return GroupInfo(group, settings.name, tuple(members), tuple(lags))

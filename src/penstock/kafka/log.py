@@ -22,6 +22,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from penstock.erasure.keys import KeyRing, KeyStore
+from penstock.erasure.opening import open_keys
 from penstock.errors import Contended, NotSupported, TopicExists, UnknownTopic
 from penstock.kafka.address import Address
 from penstock.kafka.clients import ANSWER_S, Clients
@@ -65,8 +67,9 @@ class KafkaLog:
 
     capabilities: frozenset[str] = frozenset({"holds"})
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, keys: KeyStore | None = None) -> None:
         self.url = url
+        self.keys = KeyRing(keys or open_keys())
         address = Address.parse(url)
         self._avro = _avro(address)
         self._codec = Codec(self._avro)
@@ -393,7 +396,7 @@ class KafkaLog:
             members, self._members = self._members, []
         for member in members:
             member.leave()
-        for opened in (self._atomic, self._writer, self._declarations, self._clients):
+        for opened in (self.keys, self._atomic, self._writer, self._declarations, self._clients):
             if opened is not None:
                 opened.close()
 
