@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.capture.source import Changes, Position, Source, Step, Table
+from penstock.capture.source import Aside, Changes, Position, Source, Step, Table
 
 Row = dict[str, Any]
 
@@ -20,6 +20,8 @@ class Fold:
     tables: dict[str, dict[tuple[Any, ...], Row]] = field(default_factory=dict)
     forms: dict[str, list[Table]] = field(default_factory=dict)
     changes: list[tuple[str, Row]] = field(default_factory=list)  # table and envelope
+    gone: list[str] = field(default_factory=list)
+    aside: list[Aside] = field(default_factory=list)
     stored: str = "null"
     steps: int = 0
     _stale: dict[str, set[tuple[Any, ...]]] = field(default_factory=dict)
@@ -59,6 +61,10 @@ class Fold:
             self._form(table)
         for changes in step.changes:
             self._apply(changes)
+        for name in step.gone:
+            self.tables[name].clear()
+        self.gone += step.gone
+        self.aside += step.aside
         for table in step.ends:
             assert table.name in self._begun, "a snapshot ends that has not begun"
             for key in self._stale.pop(table.name):
@@ -89,8 +95,10 @@ class Fold:
                 for column, numbers in changes.unchanged.items():
                     if number in numbers:
                         assert row["after"][column] is None
-                        assert old is not None, "nothing to fill an unchanged value from"
-                        row["after"][column] = old[column]
+                        if old is None:
+                            assert changes.find is not None, "nothing to fill an unchanged value from"
+                            old = changes.find([after]).get(after)  # type: ignore[assignment]
+                        row["after"][column] = old[column] if old else None
                 table[after] = row["after"]
 
 

@@ -37,7 +37,7 @@ def mark(status: str, lsn: int, *, batch: int = 1) -> Event:
 
 
 def following(order: Sequence[int] | None = None) -> Progress:
-    position = {"places": [[WHERE, {"lsn": 1}, order]], "tables": [], "history": "", "reading": False}
+    position = {"places": [[WHERE, {"lsn": 1}, order]], "tables": {}, "history": "", "reading": False}
     return Progress.of(position)
 
 

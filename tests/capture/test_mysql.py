@@ -466,7 +466,7 @@ def _purged(db: Any) -> bool:
 
 def test_another_history_of_the_server_is_noticed(log: ps.Log, server: MariaDB, db: Any) -> None:
     capture = caught_up(log, "shop", source(server))
-    at = capture.progress().source
+    at = capture.progress().position
     assert at is not None
     assert next(iter(source(server).steps(at))) is None
     for wrong in ({"gtid": "0-1-999999"}, {"pos": 99_999_999}):
@@ -492,7 +492,7 @@ def test_what_cannot_be_told_stops_it(
 ) -> None:
     run(db, "INSERT INTO users VALUES (1, 'Ann', 1)")
     capture = caught_up(log, "shop", source(server, tables=["users"]))
-    at = capture.progress().source
+    at = capture.progress().position
     assert at is not None
     run(db, *statements)
     run(db, "SET binlog_format = 'ROW'", "SET binlog_row_image = 'FULL'")
@@ -533,7 +533,7 @@ def test_bad_input(log: ps.Log, server: MariaDB, db: Any) -> None:
     with pytest.raises(ps.BadOption, match='has no database "shopp"'):
         MySQLSource(server.url("shopp"), name="shop").tables()
     for address in ("mysql://127.0.0.1/shop", "mysql://me@host", "mysql://me@host:x/shop", "mysql://"):
-        with pytest.raises(ps.BadOption, match="address of the database"):
+        with pytest.raises(ps.BadOption, match="address"):
             MySQLSource(address, name="shop")
     with pytest.raises(ps.BadOption, match='did you mean "zero_dates"'):
         MySQLSource(f"{server.url('shop')}?zero_date=null", name="shop")
@@ -618,7 +618,7 @@ def test_a_server_that_is_silent_is_noticed_and_waited_for(
 
 def test_how_far_behind_it_is(log: ps.Log, server: MariaDB, db: Any) -> None:
     capture = caught_up(log, "shop", source(server))
-    at = capture.progress().source
+    at = capture.progress().position
     assert source(server).status(at)["behind_bytes"] == 0
     run(db, "FLUSH BINARY LOGS", "INSERT INTO users VALUES (1, 'Ann', 1)")
     behind = source(server).status(at)

@@ -40,14 +40,14 @@ def commit(lsn: int) -> bytes:
 
 def fed(transactions: Transactions, *frames: bytes) -> Transactions:
     for each in frames:
-        transactions.feed(each)
+        transactions.feed([each])
     return transactions
 
 
 def ids(transactions: Transactions) -> list[Any]:
     return [
         (row["transaction"], row["transaction_order"], row["after"]["id"])
-        for changes in transactions.take()
+        for changes in transactions.take()[0]
         for row in changes.rows.to_pylist()
     ]
 
@@ -109,7 +109,7 @@ def test_another_form_of_the_table_cuts_its_changes() -> None:
     transactions = Transactions(form_of, after_lsn=0)
     fed(transactions, begin(10, 5), relation(), frame(insert("1")), relation(b"other"), frame(insert("2")))
     fed(transactions, commit(10), begin(20, 6), relation(b"other"), frame(insert("3")), commit(20))
-    assert [(each.table.key, each.rows.num_rows) for each in transactions.take()] == [
+    assert [(each.table.key, each.rows.num_rows) for each in transactions.take()[0]] == [
         (("id",), 1),
         (("other",), 2),
     ]

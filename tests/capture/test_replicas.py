@@ -49,6 +49,45 @@ def test_a_replica_of_sqlite_follows_also_what_happens_between(cli: Command, tmp
             assert process.wait(30) == 0
 
 
+def test_columns_whose_names_begin_with_an_underscore(cli: Command, tmp_path: Path) -> None:
+    source, replica = tmp_path / "shop.db", tmp_path / "replica.db"
+    with closing(sqlite3.connect(source, isolation_level=None)) as db:
+        db.execute("CREATE TABLE users (_id INTEGER PRIMARY KEY, _x TEXT, __y REAL)")
+        db.execute("INSERT INTO users VALUES (1, 'Ann', 1.5), (2, 'Bob', NULL)")
+        command = ["follow", source, "--into", f"sqlite:///{replica}", "--once"]
+        assert cli(*command).exit_code == 0
+        db.execute("UPDATE users SET _x = 'Anna', _id = 3 WHERE _id = 1")
+        assert cli(*command).exit_code == 0
+        assert rows_in_sqlite(replica, "SELECT _id, _x, __y FROM users") == [
+            (2, "Bob", None),
+            (3, "Anna", 1.5),
+        ]
+        db.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, _revision TEXT)")
+        told = cli(*command)
+        assert told.exit_code != 0
+        assert "a column cannot be named '_revision'" in told.stderr
+
+
+@pytest.mark.parametrize("sign", ["/", "#", "?", "@"])
+@pytest.mark.parametrize("password", ["se{}cret", "12{}34secret"])
+@pytest.mark.parametrize("kind", ["postgresql", "mysql", "redis"])
+def test_no_error_shows_a_password(cli: Command, tmp_path: Path, kind: str, password: str, sign: str) -> None:
+    """Also where it has a character that ends it, and the rest of it looks like a host or a path."""
+    address = f"{kind}://ann:{password.format(sign)}@127.0.0.1:1/shop"
+    if kind != "redis":
+        told = cli("capture", "status", address)
+        assert (told.exit_code, "%2F" in told.stderr) == (2, True)
+        assert not _has_secret(told.stdout + told.stderr)
+    if kind != "mysql":
+        told = cli("follow", tmp_path / "shop.db", "--into", address)
+        assert (told.exit_code, "%2F" in told.stderr) == (2, True)
+        assert not _has_secret(told.stdout + told.stderr)
+
+
+def _has_secret(text: str) -> bool:
+    return any(word in text for word in ("cret", "34", "12"))
+
+
 def test_a_replica_of_postgresql_in_postgresql(
     cli: Command, database: PostgresDatabase, logical_postgres: Postgres
 ) -> None:

@@ -176,6 +176,32 @@ def _has(log: ps.Log, topic: str, rows: int = 1) -> bool:
     return topic in log.topics() and len(rows_in_log(log, topic)) == rows
 
 
+@pytest.mark.parametrize("looks", [True, False], ids=["while it is followed", "while nobody looks"])
+def test_the_application_can_drop_a_column(
+    log: ps.Log, path: Path, db: sqlite3.Connection, looks: bool
+) -> None:
+    """Although triggers name it; and it writes on at once, whether or not we have noticed."""
+    db.execute("INSERT INTO users (name, email, score) VALUES ('Ann', 'ann@x', 1.5)")
+    caught_up(log, "shop", source(path))
+
+    def change() -> None:
+        db.execute("ALTER TABLE users DROP COLUMN score")
+        db.execute("INSERT INTO users (name, email) VALUES ('Bob', 'bob@x')")
+        db.execute("UPDATE users SET name = 'Anna' WHERE id = 1")
+
+    if looks:
+        with running(log, "shop", source(path)):
+            change()
+    else:
+        change()
+    caught_up(log, "shop", source(path))
+    names = "id, name, email, NULL, vip, photo"
+    assert rows_in_log(log, "shop.users") == rows_in_sqlite(path, f"SELECT {names} FROM users")
+    told = [(row["op"], (row["after"] or {}).get("name")) for row in log.topic("shop.users.changes").rows()]
+    assert ("c", "Bob") in told
+    assert ("u", "Anna") in told
+
+
 def test_what_happened_while_nobody_looked(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
     """A table that was built anew has lost its triggers: rows that went unseen are deleted all the same."""
     db.execute("INSERT INTO users (id, name) VALUES (1, 'Ann'), (2, 'Bob'), (3, 'Cid')")

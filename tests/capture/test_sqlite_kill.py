@@ -62,7 +62,7 @@ def test_a_killed_capture_loses_and_doubles_nothing(
         for number in range(kills):
             before, some = stored_progress(log, "shop").changes, dice.randrange(1, 500)
             running = capture(home, path)
-            wait_until(lambda: stored_progress(log, "shop").changes >= before + some, timeout_s=60)  # noqa: B023
+            wait_until(lambda: stored_progress(log, "shop").changes >= before + some, timeout_s=120)  # noqa: B023
             if number in (2, 4, 6):
                 db.executescript(_FORMS[number // 2 - 1])
             time.sleep(dice.random() / 20)

@@ -108,7 +108,7 @@ def test_progress_is_taken_from_every_record() -> None:
         ("v", "k STRING", ("nope",), BadSchema),
         ("v", "k STRING", ("k", "k"), BadSchema),
         ("v", "k ARRAY<STRING>", ("k",), BadSchema),
-        ("v", "_k STRING", (), BadSchema),
+        ("v", "_batch STRING", (), BadSchema),
         ("v", "window_end TIMESTAMP, final BOOLEAN", (), BadSchema),
         ("v__rows", "k STRING", (), BadName),
         ("penstock_views", "k STRING", (), BadName),

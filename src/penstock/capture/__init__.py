@@ -19,6 +19,8 @@ postgres_checks.py         what has to be right before, and the SQL that mends i
 postgres_slot.py           the slot and the publication of a capture
 postgres_snapshot.py       rows by COPY; the snapshot at the moment a slot begins
 postgres_again.py          a new snapshot of live tables, in chunks
+postgres_watch.py          whether the tables are still those that are captured
+postgres_unfit.py          changes that do not fit, put aside
 postgres_transactions.py   messages collected into the changes of whole transactions
 postgres_types.py          its types as the log's; its texts as columns
 pgoutput.py                the messages of its logical decoding

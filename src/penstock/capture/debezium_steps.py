@@ -56,7 +56,7 @@ class Progress:
             },
             {
                 name: Table(name, RecordSchema.of(ddl).arrow, tuple(key))
-                for name, ddl, key in position["tables"]
+                for name, (ddl, key) in position.get("tables", {}).items()
             },
             position["history"],
             position["reading"],
@@ -65,9 +65,10 @@ class Progress:
     def position(self) -> dict[str, Any]:
         return {
             "places": [[partition, place.offset, place.order] for partition, place in self.places.items()],
-            "tables": [
-                [table.name, RecordSchema(table.columns).ddl, table.key] for table in self.tables.values()
-            ],
+            "tables": {
+                table.name: [RecordSchema(table.columns).ddl, list(table.key)]
+                for table in self.tables.values()
+            },
             "history": self.history,
             "reading": self.reading,
         }

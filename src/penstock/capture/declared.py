@@ -10,7 +10,7 @@ from typing import Any
 from penstock.capture.source import Source
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, NotSupported
-from penstock.opening import check_kafka, check_postgres, is_postgres
+from penstock.opening import check_kafka, check_postgres, check_secret, is_postgres
 
 _SQLITE = "sqlite:///"
 _MYSQL = ("mysql://", "mariadb://")
@@ -155,4 +155,4 @@ def debezium_topics(
 
 
 def _database(url: str) -> str:
-    return url.partition("://")[2].partition("?")[0].rpartition("/")[2] or "postgres"
+    return check_secret(url).partition("://")[2].partition("?")[0].rpartition("/")[2] or "postgres"

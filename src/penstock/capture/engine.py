@@ -6,6 +6,7 @@ and nothing is there twice.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.capture import alive, envelope, outbox
 from penstock.capture.progress import Known, Progress
-from penstock.capture.source import Changes, Source, Step, Table
+from penstock.capture.source import Aside, Changes, Source, Step, Table
 from penstock.capture.topics import Topics
 from penstock.capture.unchanged import Memory
 from penstock.errors import Contended, PenstockError, StorageError
@@ -59,17 +60,21 @@ class Capture:
 
     def progress(self) -> Progress:
         """How far it is, as stored."""
-        return stored_progress(self._log, self.name)
+        return Progress.of(
+            self._log.port.producer_position(f"{PRODUCER}{self.name}").position, self._topics.known_rows()
+        )
 
     def status(self) -> dict[str, Any]:
         """What the log knows of it, without asking the source."""
         progress = self.progress()
         reading = [table for table, known in progress.tables.items() if known.snapshot_from is not None]
+        gone = [table for table, known in progress.tables.items() if known.is_gone]
         return {
             "capture": self.name,
             "phase": "not started" if progress.source is None else "snapshot" if reading else "following",
             "changes": progress.changes,
-            "tables": {table: known.version for table, known in progress.tables.items()},
+            "tables": {table: known.version for table, known in progress.tables.items() if not known.is_gone},
+            "gone": gone,
             "position": dict(progress.source or {}),
             "last_error": self.last_error,
         }
@@ -78,8 +83,8 @@ class Capture:
         """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay."""
         with self._log.producer(f"{PRODUCER}{self.name}") as producer:  # whoever runs it can store no more
             self.source.drop()
-            progress = Progress.of(producer.position())
-            producer.append({}, position=replace(progress, source=None).to_bytes())
+            progress = Progress.of(producer.position(), self._topics.known_rows())
+            self._append(producer, {}, progress, replace(progress, source=None, marks={}))
 
     def prepare(self) -> list[Table]:
         """Check the source, and create the topics: so that definitions can read them before the first row."""
@@ -95,6 +100,9 @@ class Capture:
     def request_snapshot(self, tables: Sequence[str]) -> None:
         """Ask for a new snapshot of these tables, all of them with "*"; it is taken by whoever runs this."""
         self._topics.requests.append({"tables": list(tables)})
+
+    def close(self) -> None:
+        self.source.close()
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
         """Until `stop` is set, or with `once` until everything that the source has now is stored.
@@ -122,13 +130,13 @@ class Capture:
     def _run(self, stop: threading.Event, once: bool) -> None:
         self.prepare()
         with self._log.producer(f"{PRODUCER}{self.name}") as producer:
-            progress = Progress.of(producer.position())
+            progress = Progress.of(producer.position(), self._topics.known_rows())
             progress = self._without_ghosts(producer, progress)
             self._remove_published(progress)
             mark = self.source.mark() if once else None
             while not stop.is_set():
                 progress, wanted = self._requested(progress)
-                steps = self.source.steps(progress.source, wanted)
+                steps = self.source.steps(progress.position, wanted)
                 try:
                     progress = self._follow(producer, progress, steps, stop, mark)
                 finally:
@@ -160,10 +168,22 @@ class Capture:
 
     def _store(self, producer: AtomicProducer, progress: Progress, step: Step) -> Progress:
         stored = self._told(progress, step)
-        producer.append(stored.records, position=stored.progress.to_bytes())
+        self._append(producer, stored.records, progress, stored.progress)
         for table, ids in stored.published.items():
             self.source.remove(table, ids)
         return self._without_ghosts(producer, stored.progress)
+
+    def _append(
+        self,
+        producer: AtomicProducer,
+        records: dict[Topic | str, pa.Table],
+        before: Progress,
+        after: Progress,
+    ) -> None:
+        news = after.news(before)
+        if news is not None:
+            records[self._topics.known.name] = news
+        producer.append(records, position=after.to_bytes())
 
     def _told(self, progress: Progress, step: Step) -> _Stored:
         records: dict[str, list[pa.Table]] = {}
@@ -180,12 +200,22 @@ class Capture:
             if outbox.is_outbox(changes.table.name):
                 published.setdefault(changes.table.name, []).extend(self._publish(records, changes))
             self._add(records, changes, progress.tables[changes.table.name].version)
-        gone = [_emptied_table(name, progress.tables[name]) for name in step.gone if name in progress.tables]
+        gone = [
+            _emptied_table(name, known)
+            for name in step.gone
+            if (known := progress.tables.get(name)) and not known.is_gone
+        ]
         for changes in gone:
-            self._add(records, changes, progress.tables[changes.table.name].version)
+            known = progress.tables[changes.table.name]
+            self._add(records, changes, known.version)
+            progress = progress.with_table(
+                changes.table.name, replace(known, is_gone=True, snapshot_from=None)
+            )
+        if step.aside:
+            records.setdefault(self._topics.dead.name, []).append(_put_aside(step.aside))
         ending = (*progress.ending, *(table.name for table in step.ends))
         count = sum(changes.rows.num_rows for changes in (*step.changes, *gone))
-        done = replace(progress, source=step.position, ending=ending, changes=progress.changes + count)
+        done = replace(progress.at(step.position), ending=ending, changes=progress.changes + count)
         return _Stored({topic: _joined(pieces) for topic, pieces in records.items()}, done, published)
 
     def _remove_published(self, progress: Progress) -> None:
@@ -213,7 +243,7 @@ class Capture:
         )
         if changes.unchanged:
             rows = self._memory.filled(
-                pair.rows, records.get(pair.rows.name, []), rows, table, changes.unchanged
+                pair.rows, records.get(pair.rows.name, []), replace(changes, rows=rows)
             )
         told = records.setdefault(pair.rows.name, [])
         for piece in _between_truncates(rows):
@@ -231,7 +261,8 @@ class Capture:
         """Note the form of a table; a new one is told."""
         columns, known = RecordSchema(table.columns).ddl, progress.tables.get(table.name)
         if known and (known.columns, known.key) == (columns, table.key):
-            return progress
+            back = replace(known, is_gone=False)
+            return progress.with_table(table.name, back) if known.is_gone else progress
         version = known.version + 1 if known else 1
         if known and self.source.altered(
             Table(table.name, RecordSchema.of(known.columns).arrow, known.key), table
@@ -255,7 +286,7 @@ class Capture:
     def _without_ghosts(self, producer: AtomicProducer, progress: Progress) -> Progress:
         """After a snapshot, delete the rows that it did not find: they went while nobody looked."""
         for name in progress.ending:
-            known = progress.tables[name]
+            known, before = progress.tables[name], progress
             table = Table(name, RecordSchema.of(known.columns).arrow, known.key)
             pair = self._topics.of(table)
             ghosts = alive.keys(pair.rows, before=known.snapshot_from)
@@ -271,7 +302,7 @@ class Capture:
                     pair.rows: envelope.table_records(rows, table.columns, table.key),
                     pair.changes: pa.Table.from_batches([rows]),
                 }
-            producer.append(records, position=progress.to_bytes())
+            self._append(producer, records, before, progress)
             self.snapshot = None
         return progress
 
@@ -309,12 +340,21 @@ def _emptied_table(name: str, known: Known) -> Changes:
     return Changes(table, rows)
 
 
+def _put_aside(changes: Sequence[Aside]) -> pa.Table:
+    rows = [
+        {"topic": each.table, "event": json.dumps(each.change, ensure_ascii=False), "reason": each.reason}
+        for each in changes
+    ]
+    return pa.Table.from_pylist(rows, schema=RecordSchema.of(outbox.DEAD_DDL).arrow)
+
+
 def _joined(pieces: list[pa.Table]) -> pa.Table:
     """Pieces of different forms of a table: what one of them lacks is null there."""
     return pa.concat_tables(pieces, promote_options="permissive")
 
 
 def stored_progress(log: Log, name: str) -> Progress:
+    """Without what is known of tables: at once, however many there are."""
     return Progress.of(log.port.producer_position(f"{PRODUCER}{name}").position)
 
 

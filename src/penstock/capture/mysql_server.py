@@ -25,6 +25,7 @@ from penstock.errors import (
     StorageError,
     Unreachable,
 )
+from penstock.opening import check_secret
 from penstock.schema import did_you_mean
 
 RESNAPSHOT = "penstock capture resnapshot"
@@ -75,10 +76,10 @@ class Address:
     def of(cls, url: str) -> Address:
         """ "mysql://user:password@host:port/database", or "mariadb://…". Raises BadOption."""
         try:
-            parts = urlsplit(url)
+            parts = urlsplit(check_secret(url))
             host, port = parts.hostname, parts.port or 3306
-        except ValueError as error:
-            raise _bad_address(f"the address of the database cannot be read ({error}).") from None
+        except ValueError:  # which may repeat the password
+            raise _bad_address("the address of the database cannot be read.") from None
         database, options = unquote(parts.path.strip("/")), dict(parse_qsl(parts.query))
         if parts.scheme not in ("mysql", "mariadb") or not host or not parts.username or not database:
             raise _bad_address("the address of the database says no user, no host or no database.")

@@ -299,8 +299,8 @@ def _with(
 
 
 def _tables(position: Position) -> dict[str, Table]:
-    """Those there were, with their keys alone: enough to tell that one is gone. A position must be short."""
-    keys = {name: RecordSchema.of(told).arrow for name, told in position["tables"].items()}
+    """Those there were, with their keys alone: enough to tell that one is gone."""
+    keys = {name: RecordSchema.of(told).arrow for name, told in position.get("tables", {}).items()}
     return {name: Table(name, key, tuple(key.names)) for name, key in keys.items()}
 
 

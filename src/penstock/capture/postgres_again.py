@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from psycopg.sql import SQL
 
 from penstock.capture.envelope import TRUNCATE
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form
-from penstock.capture.postgres_connection import lsn_number
+from penstock.capture.postgres_connection import lsn_number, lsn_text
 from penstock.capture.postgres_snapshot import Texts, last_key, read_rows, rows_by_copy, selected
 from penstock.capture.source import Changes, Table
 
@@ -131,12 +131,13 @@ class Again:
         self,
         catalog: Catalog,
         state: Mapping[str, Any] | None,
-        captured: Sequence[CatalogTable],
+        captured: Collection[str],
         *,
         chunk_rows: int,
     ) -> None:
         self._catalog, self._chunk_rows = catalog, chunk_rows
-        said = _of_captured(state, {table.name for table in captured})
+        said = _of_captured(state, captured)
+        self._since = {name: lsn_number(lsn) for name, lsn in said.get("since", {}).items()}
         self._tables: list[str] = list(said.get("tables", ()))
         self._begun = bool(said.get("begun"))
         self._last: list[str] | None = said.get("last")
@@ -147,8 +148,12 @@ class Again:
         self._touched = _Touched()
         self._asked_at = 0.0
 
-    def add(self, names: Sequence[str]) -> None:
-        """One that is under way begins anew: what was read of it may be of an older form."""
+    def add(self, names: Sequence[str], lsn: int) -> None:
+        """One that is under way begins anew: what was read of it may be of an older form.
+
+        `lsn`: now. All that was committed before is seen by whatever is read from now on.
+        """
+        self._since |= dict.fromkeys(names, lsn)
         if self._tables and self._tables[0] in names:
             self._begun, self._chunk = False, None
         self._tables += [name for name in names if name not in self._tables]
@@ -159,7 +164,12 @@ class Again:
     @property
     def state(self) -> dict[str, Any]:
         under_way = {"begun": self._begun, "last": self._last, "upto": self._upto}
-        return {"tables": list(self._tables), **under_way}
+        since = {name: lsn_text(self._since[name]) for name in self._tables if name in self._since}
+        return {"tables": list(self._tables), "since": since, **under_way}
+
+    def covers(self, table: str, lsn: int) -> bool:
+        """Whether a change that was committed at `lsn` will be read with the rows of its table."""
+        return table in self._tables and lsn < self._since.get(table, 0)
 
     def notice(self, changes: Sequence[Changes]) -> None:
         """Changes of the stream, before they are handed out."""
@@ -261,17 +271,19 @@ class Again:
         return Piece()
 
     def _next(self) -> None:
-        self._tables.pop(0)
+        self._since.pop(self._tables.pop(0), None)
         self._begun, self._last, self._upto = False, None, None
         self._chunk, self._touched = None, _Touched()
 
 
-def _of_captured(state: Mapping[str, Any] | None, names: set[str]) -> Mapping[str, Any]:
+def _of_captured(state: Mapping[str, Any] | None, names: Collection[str]) -> Mapping[str, Any]:
     """Without tables that are captured no more."""
     if not state or not state["tables"]:
         return {}
     kept = [name for name in state["tables"] if name in names]
-    return {**state, "tables": kept} if kept[:1] == state["tables"][:1] else {"tables": kept}
+    if kept[:1] == state["tables"][:1]:
+        return {**state, "tables": kept}
+    return {"tables": kept, "since": state.get("since", {})}
 
 
 def _visibility(db: Connection[Any]) -> Visibility:

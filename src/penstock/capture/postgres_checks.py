@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import Connection
@@ -42,6 +42,21 @@ class Problem:
 
     what: str
     remedy: str
+    tables: tuple[str, ...] = ()  # that cannot be captured because of it
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The tables to capture, with their columns; everything that is in the way; and the names of all."""
+
+    tables: list[CatalogTable]
+    problems: list[Problem]
+    names: Mapping[int, str]
+
+    @property
+    def sound(self) -> list[CatalogTable]:
+        bad = {name for problem in self.problems for name in problem.tables}
+        return [table for table in self.tables if table.name not in bad]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +85,23 @@ def raise_if_any(address: str, problems: Sequence[Problem]) -> None:
 
 
 def checked(
-    db: Connection[Any], catalog: Catalog, wanted: Sequence[str] | None, *, slot: str, publication: str
-) -> tuple[list[CatalogTable], list[Problem]]:
-    """The tables to capture, with their columns, and everything that is in the way."""
+    db: Connection[Any],
+    catalog: Catalog,
+    wanted: Sequence[str] | None,
+    known: Mapping[str, int],
+    *,
+    slot: str,
+    publication: str,
+) -> Found:
+    """`known`: tables that were captured so far, and their numbers: one that is there still must be sound."""
     server = _Server(*db.execute(_SETTINGS, {"slot": slot}).fetchone())  # type: ignore[misc]
     problems = _server_problems(server)
     every = catalog.tables(db)
     if wanted is None:
-        candidates = catalog.described(db, [table for table in every if _is_candidate(table)])
-        tables = [table for table in candidates if table.key]
+        are_known = {table.oid for table in every if known.get(table.name) == table.oid}
+        candidates = [table for table in every if _is_candidate(table) or table.oid in are_known]
+        described = catalog.described(db, candidates)
+        tables = [table for table in described if table.key or table.oid in are_known]
         if not tables:
             problems.append(Problem("there is no table with a primary key.", "name tables, or create some"))
     else:
@@ -86,10 +109,10 @@ def checked(
         problems += unknown
         tables = catalog.described(db, named)
     for table in tables:
-        problems += _table_problems(catalog, table, server)
+        problems += [replace(each, tables=(table.name,)) for each in _table_problems(catalog, table, server)]
     if not problems and not server.is_superuser:
         problems = _publication_problems(db, tables, publication, server)
-    return tables, problems
+    return Found(tables, problems, {table.oid: table.name for table in every})
 
 
 def _server_problems(server: _Server) -> list[Problem]:
@@ -191,7 +214,8 @@ def _publication_problems(
     role = Identifier(server.user).as_string(None)
     what = f"role {role} may not publish " + (f'table "{foreign[0].name}"' if foreign else "tables") + "."
     statement = publish_statement(tables, publication, exists=there is not None).as_string(None)
-    return [Problem(what, f"as the owner of the tables: {statement}")]
+    mine = tuple(table.name for table in tables if table.oid not in (there or ()))
+    return [Problem(what, f"as the owner of the tables: {statement}", mine)]
 
 
 def published(db: Connection[Any], publication: str) -> set[int] | None:

@@ -21,6 +21,7 @@ from psycopg.pq import ExecStatus
 from psycopg.sql import SQL, Literal
 
 from penstock.errors import BadOption, Contended, NotAllowed, PenstockError, StorageError, Unreachable
+from penstock.opening import check_secret
 
 _CONNECT_S = 10
 _UNANSWERED_MS = 60_000
@@ -56,7 +57,7 @@ def lsn_number(text: str) -> int:
 def address_of(url: str) -> str:
     """The database to be shown: without a password."""
     try:
-        said = conninfo_to_dict(url)
+        said = conninfo_to_dict(check_secret(url))
     except psycopg.Error:
         # Its message may repeat the address, and with it the password.
         hint = "write it as postgresql://user:password@host:port/database"
@@ -111,6 +112,12 @@ def connect(url: str, *, replication: bool = False) -> Connection[Any]:
     )
 
 
+def beat(db: Connection[Any]) -> int:
+    """Moves the slot on also where nobody writes; returns where. All that was seen before is before it."""
+    (lsn,) = db.execute("SELECT pg_logical_emit_message(false, 'penstock', '')::text").fetchone()  # type: ignore[misc]
+    return lsn_number(lsn)
+
+
 def create_slot(db: Connection[Any], slot: str) -> tuple[str, str]:
     """Where the stream of a new slot begins, and a snapshot of the same moment.
 
@@ -142,6 +149,7 @@ class Stream:
         self._db = connect(url, replication=True)
         self._db.pgconn.nonblocking = 0
         self._confirmed = 0
+        self._ended: psycopg.Error | None = None  # why
         self.passed = 0  # what was committed before this LSN has been read
         self.is_asked = False  # the server waits to hear from us
 
@@ -155,19 +163,25 @@ class Stream:
         _replicate(self._db, command.as_string(None), ExecStatus.COPY_BOTH)
         self._confirmed = self.passed = lsn
 
-    def read(self) -> memoryview | None:
-        """The next message, behind HEADER_BYTES; None where none is here yet."""
-        connection = self._db.pgconn
-        while True:
-            size, frame = connection.get_copy_data(1)
+    def read(self, count: int) -> list[bytes]:
+        """The next messages, each behind HEADER_BYTES: those that are here, and at most `count`."""
+        get, frames = self._db.pgconn.get_copy_data, list[bytes]()
+        if self._ended is not None:
+            raise self._ended
+        while len(frames) < count:
+            size, frame = get(1)
             if size > 0 and frame[0] == _WAL:
-                return frame
-            if size > 0 and frame[0] == _KEEPALIVE:
+                frames.append(bytes(frame))  # which the garbage collector need not look at
+            elif size > 0 and frame[0] == _KEEPALIVE:
                 self._heard(frame)
             elif size < 0:
-                raise _ended(connection)
+                self._ended = _ended(self._db.pgconn)
+                if not frames:
+                    raise self._ended
+                break  # what came before it counts
             elif not self._more():
-                return None
+                break
+        return frames
 
     def _more(self) -> bool:
         ready, _, _ = select.select([self._db.pgconn.socket], [], [], 0)

@@ -9,7 +9,7 @@ from typing import Any
 from psycopg import Connection
 from psycopg.sql import SQL, Identifier, Literal
 
-from penstock.capture.postgres_catalog import CatalogTable
+from penstock.capture.postgres_catalog import PARTITIONED, CatalogTable
 from penstock.capture.postgres_checks import publish_statement, published
 from penstock.capture.postgres_connection import lsn_number
 from penstock.capture.source import Position
@@ -77,13 +77,17 @@ def unpublished(db: Connection[Any], tables: Sequence[CatalogTable], publication
 
 
 def publish(db: Connection[Any], tables: Sequence[CatalogTable], publication: str) -> None:
-    """Exactly these tables, if the publication is ours; at least these if it is not."""
+    """Exactly these tables, if the publication is ours; at least these if it is not. None: it stays."""
+    if not tables:
+        return
     there = published(db, publication)
     wanted = {table.oid for table in tables}
-    if there == wanted or (there is not None and there >= wanted and not _is_ours(db, publication)):
+    if there is not None and any(table.kind == PARTITIONED for table in tables):
+        _check_partitions(db, publication)
+    if there == wanted or (there is not None and there >= wanted and not is_ours(db, publication)):
         return
     statement = publish_statement(tables, publication, exists=there is not None)
-    if there is not None and not _is_ours(db, publication):
+    if there is not None and not is_ours(db, publication):
         raise NotSupported(
             f'publication "{publication}" does not have all tables, and Penstock has not made it.',
             hint=statement.as_string(None),
@@ -95,7 +99,18 @@ def publish(db: Connection[Any], tables: Sequence[CatalogTable], publication: st
             db.execute(comment.format(Identifier(publication), Literal(_MADE)))
 
 
-def _is_ours(db: Connection[Any], publication: str) -> bool:
+def _check_partitions(db: Connection[Any], publication: str) -> None:
+    """Otherwise partitions would come one by one, under names of their own."""
+    told = "SELECT pubviaroot FROM pg_publication WHERE pubname = %s"
+    if db.execute(told, (publication,)).fetchone() == (False,):
+        statement = SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)")
+        raise NotSupported(
+            f'publication "{publication}" tells partitions one by one, not as their table.',
+            hint=statement.format(Identifier(publication)).as_string(None),
+        )
+
+
+def is_ours(db: Connection[Any], publication: str) -> bool:
     found = db.execute(
         "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s",
         (publication,),
@@ -112,7 +127,7 @@ def drop_slot(db: Connection[Any], slot: str) -> None:
 
 
 def drop_publication(db: Connection[Any], publication: str) -> None:
-    if _is_ours(db, publication):
+    if is_ours(db, publication):
         db.execute(SQL("DROP PUBLICATION {}").format(Identifier(publication)))
 
 

@@ -25,7 +25,7 @@ from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form
 from penstock.capture.postgres_connection import connect, create_slot, lsn_number
 from penstock.capture.postgres_transactions import position_text
 from penstock.capture.postgres_types import column_of
-from penstock.capture.source import Changes
+from penstock.capture.source import Changes, Key, Table
 from penstock.errors import Contended
 
 _TURN_S = 0.2
@@ -119,12 +119,42 @@ def selected(
     return query + SQL(" ORDER BY {} LIMIT {}").format(key, Literal(limit))
 
 
-def _key_literal(table: CatalogTable, texts: Sequence[str]) -> Composable:
+def rows_by_key(
+    db: Connection[Any], catalog: Catalog, table: Table, names: Sequence[str], keys: Sequence[Key]
+) -> dict[Key, dict[str, Any]]:
+    """Some columns of some rows as they are now; those that there are."""
+    named = [each for each in catalog.tables(db) if each.name == table.name]
+    there = catalog.described(db, named)[0] if named else None
+    columns = {column.name for column in there.columns} if there else set()
+    if there is None or not columns.issuperset(table.key):
+        return {}
+    kept = [*table.key, *(name for name in names if name in columns)]
+    listed, key = (SQL(", ").join(map(Identifier, each)) for each in (kept, table.key))
+    found: dict[Key, dict[str, Any]] = {}
+    for start in range(0, len(keys), _BATCH_ROWS):
+        some = SQL(", ").join(
+            SQL("({})").format(_key_literal(there, key, names=table.key))
+            for key in keys[start : start + _BATCH_ROWS]
+        )
+        query = SQL("SELECT {} FROM {} WHERE ({}) IN ({})").format(listed, there.only, key, some)
+        for texts in rows_by_copy(db, query, len(kept), _BATCH_ROWS):
+            values = [
+                column_of(each, table.columns.field(name).type, of=f"{table.name}.{name}").to_pylist()
+                for name, each in zip(kept, texts.columns, strict=True)
+            ]
+            for row in zip(*values, strict=True):
+                found[row[: len(table.key)]] = dict(zip(kept, row, strict=True))
+    return found
+
+
+def _key_literal(
+    table: CatalogTable, texts: Sequence[Any], *, names: Sequence[str] | None = None
+) -> Composable:
     """The name of a type comes from PostgreSQL itself, quoted where it has to be."""
     type_of = {column.name: column.type_name for column in table.columns}
     return SQL(", ").join(
         SQL("{}::{}").format(Literal(text), SQL(type_of[name]))
-        for name, text in zip(table.key, texts, strict=True)
+        for name, text in zip(names or table.key, texts, strict=True)
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -21,19 +22,21 @@ from penstock.capture import postgres_slot
 from penstock.capture.pgoutput import Relation
 from penstock.capture.postgres_again import Again
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form, table_name
-from penstock.capture.postgres_checks import Problem, checked, raise_if_any
+from penstock.capture.postgres_checks import Found, Problem, checked, raise_if_any
 from penstock.capture.postgres_connection import (
     Stream,
     address_of,
+    beat,
     connect,
     lsn_number,
     lsn_text,
     speaking_to,
 )
 from penstock.capture.postgres_slot import check_name
-from penstock.capture.postgres_snapshot import InitialSnapshot
+from penstock.capture.postgres_snapshot import InitialSnapshot, rows_by_key
 from penstock.capture.postgres_transactions import Transactions
-from penstock.capture.source import Position, Step, Table
+from penstock.capture.postgres_watch import OtherTables, TableWatch
+from penstock.capture.source import Changes, Key, Position, Step, Table
 from penstock.errors import BadOption, ChangesLost, Contended, Unreachable
 from penstock.schema import did_you_mean
 
@@ -41,7 +44,8 @@ SNAPSHOT, STREAM = "snapshot", "stream"
 EVERY_TABLE = "*"
 _TURN_S = 0.2
 _AGAIN_S = 0.02  # between looks whether the next chunk of a snapshot can be had
-_BUSY_S = 5.0  # a connection that was cut may hold the slot a little longer
+_AT_ONCE = 1_000  # messages
+_BUSY_S = 15.0  # a connection that was cut may hold the slot a little longer
 
 
 class PostgresSource:
@@ -83,7 +87,7 @@ class PostgresSource:
     def problems(self) -> list[Problem]:
         """Everything that keeps the database from being captured; none where it can be."""
         with speaking_to(self.address):
-            return self._checked()[1]
+            return self._checked({}).problems
 
     def tables(self) -> list[Table]:
         with speaking_to(self.address):
@@ -92,19 +96,21 @@ class PostgresSource:
     def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
         with speaking_to(self.address):
             self.close()
-            tables = self._capturable()
-            names = self._names_of(again, tables)
+            known: Mapping[str, int] = position.get("tables", {}) if position else {}
+            found = self._checked(known)
+            raise_if_any(self.address, found.problems)
+            names = self._names_of(again, found.tables)
             if position is not None and position["phase"] == STREAM:
                 reason = postgres_slot.lost_because(self._asking(), self._slot, self._publication, position)
                 if reason is None:
-                    yield from self._streamed(tables, position, names)
+                    yield from self._followed(position, names)
                     return
                 if EVERY_TABLE not in again:
                     raise ChangesLost(self._name, self.address, reason)
             elif position is None:
                 postgres_slot.check_free(self._asking(), self._slot)
-            begun = yield from self._snapshot(tables)
-            yield from self._streamed(tables, begun, [])
+            begun = yield from self._snapshot(found, known)
+            yield from self._followed(begun, [])
 
     def stored(self, position: Position) -> None:
         if position["phase"] != STREAM:
@@ -127,7 +133,7 @@ class PostgresSource:
     def mark(self) -> int:
         """A message of our own, which comes behind everything that is committed now."""
         with speaking_to(self.address), connect(self._url) as db:
-            return lsn_number(_beat(db))
+            return beat(db)
 
     def passed(self, mark: Any) -> bool:
         return self._reached_lsn >= int(mark)
@@ -160,14 +166,14 @@ class PostgresSource:
             self._db = connect(self._url)
         return self._db
 
-    def _checked(self) -> tuple[list[CatalogTable], list[Problem]]:
+    def _checked(self, known: Mapping[str, int]) -> Found:
         names = {"slot": self._slot, "publication": self._publication}
-        return checked(self._asking(), self._catalog, self._wanted, **names)
+        return checked(self._asking(), self._catalog, self._wanted, known, **names)
 
     def _capturable(self) -> list[CatalogTable]:
-        tables, problems = self._checked()
-        raise_if_any(self.address, problems)
-        return tables
+        found = self._checked({})
+        raise_if_any(self.address, found.problems)
+        return found.tables
 
     def _names_of(self, again: Sequence[str], tables: Sequence[CatalogTable]) -> list[str]:
         known = [table.name for table in tables]
@@ -192,12 +198,14 @@ class PostgresSource:
 
     # ---- the first snapshot -----------------------------------------------------------------------
 
-    def _snapshot(self, tables: Sequence[CatalogTable]) -> Generator[Step | None, None, Position]:
+    def _snapshot(self, found: Found, known: Mapping[str, int]) -> Generator[Step | None, None, Position]:
         """Whatever an interrupted one has left is dropped; returns the position at its end."""
-        position = {"phase": SNAPSHOT, "slot": self._slot}
+        tables, numbers = found.tables, {table.name: table.oid for table in found.tables}
+        position = {"phase": SNAPSHOT, "slot": self._slot, "tables": numbers}
         forms = [self._catalog.form_of(table).table for table in tables]
+        gone = [name for name in known if name not in found.names.values()]
         # Stored before there is a slot: so a slot without a position is never one of ours.
-        yield Step(position, begins=forms)
+        yield Step(position, begins=forms, gone=gone)
         db = self._asking()
         self._until_free(db)
         postgres_slot.drop_slot(db, self._slot)
@@ -205,60 +213,95 @@ class PostgresSource:
         snapshot = InitialSnapshot(self._url, self._slot, chunk_rows=self._chunk_rows)
         for changes in snapshot.changes(db, self._catalog, tables):
             yield None if changes is None else Step(position, [changes])
-        begun = self._position(snapshot.lsn, None)
+        begun = self._position(snapshot.lsn, None, numbers)
         yield Step(begun, ends=forms)
         return begun
 
     # ---- the stream -------------------------------------------------------------------------------
 
-    def _streamed(
-        self, tables: Sequence[CatalogTable], position: Position, names: Sequence[str]
-    ) -> Iterator[Step | None]:
+    def _followed(self, position: Position, names: Sequence[str]) -> Iterator[Step | None]:
+        """The stream, begun anew whenever other tables are there. `names`: those to read again."""
+        while True:
+            position = yield from self._streamed(position, names)
+            names = ()
+
+    def _streamed(self, position: Position, names: Sequence[str]) -> Generator[Step | None, None, Position]:
+        """Until other tables are there; returns the position at which those are captured."""
         lsn = self._stored_lsn = lsn_number(position["lsn"])
-        again = Again(self._catalog, position.get("again"), tables, chunk_rows=self._chunk_rows)
-        new = postgres_slot.unpublished(self._asking(), tables, self._publication)
-        again.add([*names, *(table.name for table in new)])
-        self._reached_lsn = 0 if again else lsn
-        if names or new:
-            yield Step(self._position(lsn, again))  # stored before a table can begin to come
-        postgres_slot.publish(self._asking(), tables, self._publication)
+        known: Mapping[str, int] = position.get("tables", {})
+        again = Again(self._catalog, position.get("again"), known, chunk_rows=self._chunk_rows)
+        self._reached_lsn = 0
+        if names:
+            again.add(names, beat(self._asking()))
+            yield Step(self._position(lsn, again, known))  # stored: who asked for it asks once
         self._until_free(self._asking())
         stream = self._stream = Stream(self._url)
         stream.start(self._slot, self._publication, lsn)
-        transactions = Transactions(lambda relation: self._form_of(relation, tables), after_lsn=lsn)
+        watch = TableWatch(self.address, self._catalog, self._publication, known, self._checked)
+        transactions = Transactions(
+            lambda relation: self._form_of(relation, watch), after_lsn=lsn, covers=again.covers
+        )
         try:
-            yield from self._read(stream, transactions, again)
+            return (yield from self._read(stream, transactions, again, watch))
         except psycopg.errors.UndefinedObject as error:
             # The publication was dropped: also one that was made anew is not there for older changes.
             raise ChangesLost(self._name, self.address, str(error).splitlines()[0]) from error
 
-    def _read(self, stream: Stream, transactions: Transactions, again: Again) -> Iterator[Step | None]:
-        beat_at = time.monotonic()
+    def _read(
+        self, stream: Stream, transactions: Transactions, again: Again, watch: TableWatch
+    ) -> Generator[Step | None, None, Position]:
+        known, beat_at = watch.known, time.monotonic()
         while True:
             _fill(stream, transactions, self._step_rows)
             if self._stream is not stream:
                 raise Unreachable(self.address, "the source was closed")
-            self._reached_lsn = 0 if again else transactions.lsn
+            other = watch.other_tables(self._asking(), transactions.lsn)
+            self._reached_lsn = 0 if again or other or watch.is_open else transactions.lsn
             if transactions.count:
-                changes = transactions.take()
+                changes, aside = transactions.take()
                 again.notice(changes)
-                yield Step(self._position(transactions.lsn, again), changes)
+                told = [self._findable(each) for each in changes]
+                yield Step(self._position(transactions.lsn, again, known), told, aside=aside)
+            if other is not None:
+                return (yield from self._taken_on(other, again, transactions.lsn))
             piece = again.work(self._asking(), transactions.lsn, transactions.form) if again else None
             if piece is not None:
-                position = self._position(transactions.lsn, again)
+                position = self._position(transactions.lsn, again, known)
                 yield Step(position, piece.changes, piece.begins, piece.ends)
             is_due = time.monotonic() - beat_at >= self._heartbeat_s
             # A server that shuts down waits until we have confirmed everything.
             if (is_due or stream.is_asked) and transactions.lsn > self._stored_lsn:
-                yield Step(self._position(transactions.lsn, again))
+                yield Step(self._position(transactions.lsn, again, known))
             stream.is_asked = False
             if is_due:
                 beat_at = time.monotonic()
-                _beat(self._asking())
+                beat(self._asking())
+                watch.look_soon()
             if self._published:
                 self._remove_published()
             if not stream.is_ready(0 if piece else _AGAIN_S if again else _TURN_S):
                 yield None
+
+    def _taken_on(self, other: OtherTables, again: Again, lsn: int) -> Generator[Step | None, None, Position]:
+        """What is gone is emptied, what is new is published, and read."""
+        again.add(other.fresh, beat(self._asking()))
+        position = self._position(lsn, again, other.numbers)
+        yield Step(position, gone=other.gone)  # stored before a table can begin to come
+        self.close()
+        postgres_slot.publish(self._asking(), other.tables, self._publication)
+        return position
+
+    def _findable(self, changes: Changes) -> Changes:
+        """Where a value may be missing, rows can be looked up."""
+        if not changes.unchanged:
+            return changes
+
+        def find(keys: Sequence[Key]) -> Mapping[Key, Mapping[str, Any]]:
+            with speaking_to(self.address):
+                names = list(changes.unchanged)
+                return rows_by_key(self._asking(), self._catalog, changes.table, names, keys)
+
+        return replace(changes, find=find)
 
     def _remove_published(self) -> None:
         for table, ids in self._published.items():
@@ -266,34 +309,30 @@ class PostgresSource:
             self._asking().execute(SQL("DELETE FROM {} WHERE id = ANY(%s)").format(place), (ids,))
         self._published = {}
 
-    def _form_of(self, relation: Relation, tables: Sequence[CatalogTable]) -> Form | None:
-        """By its number, or where it was made anew since, by its name."""
+    def _form_of(self, relation: Relation, watch: TableWatch) -> Form | None:
+        """Of what is known; a table that was renamed goes on under its new name. Others are read soon."""
         name = table_name(relation.schema, relation.name)
-        if self._wanted is not None and not any(
-            table.oid == relation.oid or table.name == name for table in tables
-        ):
-            return None
+        if watch.known.get(name) != relation.oid:
+            watch.look_soon(closely=True)
+            is_renamed = name not in watch.known and relation.oid in watch.known.values()
+            if not is_renamed or (self._wanted is not None and not self._wants(name)):
+                return None
         return self._catalog.form_in_stream(self._asking(), relation)
 
-    def _position(self, lsn: int, again: Again | None) -> Position:
-        position: dict[str, Any] = {"phase": STREAM, "lsn": lsn_text(lsn)}
+    def _wants(self, name: str) -> bool:
+        return any(wanted.removeprefix("public.") == name for wanted in self._wanted or ())
+
+    def _position(self, lsn: int, again: Again | None, known: Mapping[str, int]) -> Position:
+        position: dict[str, Any] = {"phase": STREAM, "lsn": lsn_text(lsn), "tables": known}
         return {**position, "again": again.state} if again else position
-
-
-def _beat(db: Connection[Any]) -> str:
-    """Moves the slot on also where nobody writes; returns where."""
-    (lsn,) = db.execute("SELECT pg_logical_emit_message(false, 'penstock', '')::text").fetchone()  # type: ignore[misc]
-    return str(lsn)
 
 
 def _fill(stream: Stream, transactions: Transactions, step_rows: int) -> None:
     """Reads what is here already; but what comes may be nothing of ours, for long."""
-    passed, until = 0, time.monotonic() + _TURN_S
+    until = time.monotonic() + _TURN_S
     while transactions.count < step_rows and time.monotonic() < until:
-        frame = stream.read()
-        if stream.passed != passed:
-            passed = stream.passed
-            transactions.passed(passed)
-        if frame is None:
+        frames = stream.read(_AT_ONCE)
+        transactions.feed(frames)
+        transactions.passed(stream.passed)
+        if not frames:
             return
-        transactions.feed(frame)

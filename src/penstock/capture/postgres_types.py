@@ -127,8 +127,23 @@ def _cannot_hold(texts: ArrowArray, dtype: ArrowType, of: str) -> BadRecord:
     return BadRecord(
         f"{of} has a value that {ddl_of(dtype)} cannot hold: {shown}.",
         column=of,
-        hint=f'capture that column as text: as_text=["{of}"] (its topic has to be a new one)',
+        hint="mend the row in the database, and let the table be read again, which passes this change: "
+        f"penstock capture resnapshot SOURCE {of.rpartition('.')[0]}; or capture that column as text: "
+        f'as_text=["{of}"] (its topic has to be a new one)',
     )
+
+
+def unfit(texts: ArrowArray, dtype: ArrowType) -> list[int]:
+    """Which of the texts the type cannot hold."""
+    try:
+        _converted(texts, dtype)
+    except (pa.ArrowException, ValueError):
+        if len(texts) == 1:
+            return [0]
+        half = len(texts) // 2
+        rest = [half + at for at in unfit(pa.concat_arrays([texts[half:]]), dtype)]
+        return unfit(pa.concat_arrays([texts[:half]]), dtype) + rest
+    return []
 
 
 def _fits(text: Any, dtype: ArrowType) -> bool:

@@ -1,21 +1,35 @@
-"""Several captures at once, each in a thread of its own."""
+"""Several of what fills topics from elsewhere at once, each in a thread of its own."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
-from penstock.capture.engine import Capture
 from penstock.errors import PenstockError
 
-_END_S = 15.0  # a step under way is stored before a capture ends
+_END_S = 15.0  # a step under way is stored before one ends
 
 
-class Running:
-    """Start it, look at its captures, stop it. One that fails for good leaves the others alone."""
+class Runs(Protocol):
+    """A capture, or whoever else brings what happens elsewhere into the log."""
 
-    def __init__(self, captures: Sequence[Capture]) -> None:
-        self.captures = list(captures)
+    name: str
+    last_error: str | None
+
+    def run(self, stop: threading.Event, *, once: bool = False) -> None: ...
+
+    def close(self) -> None: ...
+
+
+R = TypeVar("R", bound=Runs)
+
+
+class Running(Generic[R]):
+    """Start it, look at those it runs, stop it. One that fails for good leaves the others alone."""
+
+    def __init__(self, all_of_them: Sequence[R]) -> None:
+        self.all = list(all_of_them)
         self.failed: dict[str, BaseException] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -26,9 +40,9 @@ class Running:
         return not any(thread.is_alive() for thread in self._threads)
 
     def start(self, *, once: bool = False) -> None:
-        for capture in self.captures:
+        for each in self.all:
             thread = threading.Thread(
-                target=self._run, args=(capture, once), name=f"capture-{capture.name}", daemon=True
+                target=self._run, args=(each, once), name=f"run-{each.name}", daemon=True
             )
             thread.start()
             self._threads.append(thread)
@@ -43,13 +57,13 @@ class Running:
         for error in self.failed.values():
             raise error
 
-    def _run(self, capture: Capture, once: bool) -> None:
+    def _run(self, each: R, once: bool) -> None:
         try:
-            capture.run(self._stop, once=once)
+            each.run(self._stop, once=once)
         except Exception as error:
-            capture.last_error = str(error)
-            self.failed[capture.name] = error
+            each.last_error = str(error)
+            self.failed[each.name] = error
             if not isinstance(error, PenstockError):
                 raise
         finally:
-            capture.source.close()
+            each.close()

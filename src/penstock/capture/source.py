@@ -6,14 +6,21 @@ so after any crash the source is told the position of the last stored step, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 Position = Mapping[str, Any]
-"""Where a source goes on: plain JSON, and its own business."""
+"""Where a source goes on: plain JSON, and its own business.
+
+What it has to remember of each table belongs under "tables", by name: that is stored only when it changes.
+"""
+
+Key = tuple[Any, ...]
+Find = Callable[[Sequence[Key]], Mapping[Key, Mapping[str, Any]]]
+"""Rows of a table as they are now, by key: those that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +37,22 @@ class Changes:
     """Changes of one table in their order, as `envelope.schema_of(table)` has them.
 
     `unchanged`: by column, the numbers of the rows whose `after` does not tell it, since it is as it was.
+    `find` tells it where the log has no such row yet, since the table is still being read.
     """
 
     table: Table
     rows: pa.RecordBatch
     unchanged: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    find: Find | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A change with a value that the log's type cannot hold, of a table that is read again anyway."""
+
+    table: str
+    change: Mapping[str, Any]  # as the source printed it
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +67,8 @@ class Step:
     changes: Sequence[Changes] = ()
     begins: Sequence[Table] = ()
     ends: Sequence[Table] = ()
-    gone: Sequence[str] = ()  # tables that the source has no more
+    gone: Sequence[str] = ()  # tables that the source has no more; may be told again
+    aside: Sequence[Aside] = ()
 
 
 class Source(Protocol):

@@ -68,7 +68,9 @@ class SQLiteSource:
         self._names, self._wanted, self._types = Names(name), tables, dict(types or {})
         self._step_rows = step_rows
         self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # that is open
         self._told = -1  # the last change that a step has told
+        self._told_at: float | None = None  # when it was made, as the database has it
         self._stored = self._purged = 0
         self._published: list[int] = []  # rows of the outbox that can go
         self._purged_at = 0.0
@@ -145,7 +147,7 @@ class SQLiteSource:
 
     def _until_altered(self, position: Position, installed: _Installed, wake: _Wake) -> Iterator[Step | None]:
         """What is noted, as it comes, until the form of a table changes."""
-        self._told = int(position["seq"])
+        self._told, self._told_at = int(position["seq"]), position["at"]
         try:
             yield from self._news_until_altered(installed, wake)
         finally:
@@ -154,15 +156,16 @@ class SQLiteSource:
 
     def _news_until_altered(self, installed: _Installed, wake: _Wake) -> Iterator[Step | None]:
         while self._schema_version() == installed.schema_version:
-            step = self._news(self._told, installed)
+            step = self._news(installed)
             if step is not None:
-                self._told = int(step.position["seq"])
+                self._told, self._told_at = int(step.position["seq"]), step.position["at"]
                 yield step
                 self._purge()
                 continue
             for _ in wake.wait():
                 if self._purge():
                     break
+                self._check_file()
                 yield None
 
     def _install(self) -> _Installed:
@@ -183,16 +186,18 @@ class SQLiteSource:
         """Before anything is made in a database that may be another one."""
         db = self._opened()
         here = sqlite_triggers.identity(db, self._names) if self._is_installed() else None
-        last = self._last(db) if here else 0
-        if position["database"] != here or last < int(position["seq"]):
-            raise BadInput(
-                f"{self._path} is not the database that was captured so far, or an older copy of it: the log "
-                f"has its changes up to {position['seq']}, and it knows of {last}.",
-                hint="if it should go on from here: penstock capture resnapshot",
-            )
+        if position["database"] != here or self._made_at(db, int(position["seq"])) != position["at"]:
+            raise self._another(int(position["seq"]), self._last(db) if here else 0)
+
+    def _another(self, seq: int, last: int) -> BadInput:
+        return BadInput(
+            f"{self._path} is not the database that was captured so far, or an older copy of it: the log has "
+            f"its changes up to {seq}, and of those it lacks the last; it has {last} of its own.",
+            hint="if it should go on from here: penstock capture resnapshot",
+        )
 
     def _check_keys(self, position: Position | None, installed: _Installed) -> None:
-        for name in position["forms"] if position else ():
+        for name in position.get("tables", ()) if position else ():
             is_wanted = self._wanted is None or name in self._wanted
             if is_wanted and name in installed.there and name not in installed.numbers:
                 raise sqlite_tables.no_key(name)
@@ -201,7 +206,7 @@ class SQLiteSource:
         self, position: Position | None, installed: _Installed, again: Sequence[str]
     ) -> tuple[list[Table], list[str]]:
         """Tables to read whole: new ones, those of a new form, those asked for. And those that are gone."""
-        seen = dict(position["forms"]) if position else {}
+        seen = position.get("tables", {}) if position else {}
         unfinished = position.get("snapshot", ()) if position else ()
         fresh = [
             installed.tables[number]
@@ -225,24 +230,25 @@ class SQLiteSource:
         """
         with self._transaction("DEFERRED") as db:
             last = self._last(db)
-            pending = {
+            pending: dict[str, Any] = {
                 "database": installed.identity,
-                "forms": dict(position["forms"]) if position else {},
+                "tables": position.get("tables", {}) if position else {},
                 "snapshot": [table.name for table in fresh],
             }
             seq = min(last, int(position["seq"])) if position and told else last
             while (step := self._noted(db, seq, last, installed)) is not None:
                 seq = int(step.position["seq"])
-                yield Step({**pending, "seq": seq}, step.changes)
-            yield Step({**pending, "seq": last}, begins=fresh)
+                yield Step({**pending, "seq": seq, "at": step.position["at"]}, step.changes)
+            pending |= {"seq": last, "at": self._made_at(db, last)}
+            yield Step(pending, begins=fresh)
             moment = datetime.now(UTC)
             for table in fresh:
                 for rows in self._snapshot(db, table, moment):
-                    yield Step({**pending, "seq": last}, [Changes(table, rows)])
-            yield Step(self._position(last, installed), ends=fresh, gone=gone)
+                    yield Step(pending, [Changes(table, rows)])
+            yield Step(self._position(last, pending["at"], installed), ends=fresh, gone=gone)
 
-    def _position(self, seq: int, installed: _Installed) -> dict[str, Any]:
-        return {"seq": seq, "database": installed.identity, "forms": dict(installed.numbers)}
+    def _position(self, seq: int, at: float | None, installed: _Installed) -> dict[str, Any]:
+        return {"seq": seq, "at": at, "database": installed.identity, "tables": installed.numbers}
 
     def _snapshot(self, db: sqlite3.Connection, table: Table, moment: datetime) -> Iterator[pa.RecordBatch]:
         columns = ", ".join(map(quoted, table.columns.names))
@@ -254,10 +260,13 @@ class SQLiteSource:
                 positions="snapshot", committed_at=moment,
             )  # fmt: skip
 
-    def _news(self, seq: int, installed: _Installed) -> Step | None:
+    def _news(self, installed: _Installed) -> Step | None:
         """What was noted since, in whole transactions unless they are very large."""
         with self._transaction("DEFERRED") as db:
-            return self._noted(db, seq, self._last(db), installed)
+            last = self._last(db)
+            if self._made_at(db, self._told) != self._told_at:  # somebody has restored a backup into it
+                raise self._another(self._told, last)
+            return self._noted(db, self._told, last, installed)
 
     def _noted(self, db: sqlite3.Connection, seq: int, last: int, installed: _Installed) -> Step | None:
         depth = max((len(table.key) for table in installed.tables.values()), default=0)
@@ -271,7 +280,7 @@ class SQLiteSource:
         if not rows:
             return None
         changes = self._grouped(installed.tables, list(zip(*rows, strict=True)), depth)
-        return Step(self._position(int(rows[-1][0]), installed), changes)
+        return Step(self._position(int(rows[-1][0]), rows[-1][3], installed), changes)
 
     def _grouped(
         self, tables: Mapping[int, Table], columns: list[tuple[Any, ...]], depth: int
@@ -314,7 +323,8 @@ class SQLiteSource:
     def _purge(self, *, now: bool = False) -> bool:
         """Remove what is in the log, now and then; returns whether that was a change of a table itself.
 
-        The last change stays: no other may get its number.
+        The last change of the log stays: no other may get its number, and it shows that this is no older copy
+        of the database, on which somebody has written since.
         """
         at, gone = time.monotonic(), self._published
         due = now or self._stored - self._purged >= _PURGE_ROWS or at - self._purged_at >= _PURGE_S
@@ -322,8 +332,7 @@ class SQLiteSource:
             return False
         log = quoted(self._names.changes)
         with self._transaction("IMMEDIATE") as db:
-            stored = f"DELETE FROM {log} WHERE seq <= ? AND seq < (SELECT max(seq) FROM {log})"
-            db.execute(stored, (self._stored,))
+            db.execute(f"DELETE FROM {log} WHERE seq < ?", (self._stored,))
             for number in gone:
                 db.execute(f"DELETE FROM {outbox.TABLE} WHERE id = ?", (number,))
         self._purged, self._purged_at, self._published = self._stored, at, []
@@ -337,6 +346,12 @@ class SQLiteSource:
     def _last(self, db: sqlite3.Connection) -> int:
         found = db.execute(f"SELECT coalesce(max(seq), 0) FROM {quoted(self._names.changes)}").fetchone()
         return int(found[0])
+
+    def _made_at(self, db: sqlite3.Connection, seq: int) -> float | None:
+        """When a change was made; None where there is no such change."""
+        told = f"SELECT at FROM {quoted(self._names.changes)} WHERE seq = ?"
+        found = db.execute(told, (seq,)).fetchone()
+        return None if found is None else float(found[0])
 
     def _is_installed(self) -> bool:
         known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
@@ -356,7 +371,14 @@ class SQLiteSource:
                 check_same_thread=False,
             )  # fmt: skip
             self._db.execute("PRAGMA cache_size = -16000")
+            self._file = _file_of(self._path)
         return self._db
+
+    def _check_file(self) -> None:
+        """Raises where another file is at the path now: it is opened, and looked at, with the next try."""
+        if _file_of(self._path) != self._file:
+            self.close()
+            raise Unreachable(f"SQLite ({self._path})", "another file is in its place", hint="check the path")
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
@@ -412,6 +434,14 @@ class _Wake:
 
     def _data_version(self) -> int:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _picked(values: Sequence[Any], rows: Any) -> list[Any]:

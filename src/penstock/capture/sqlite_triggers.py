@@ -12,6 +12,10 @@ They run in the writer's SQLite, whichever that is, so they use nothing that som
 INSERT OR REPLACE pushes out rows that have the same value in a UNIQUE column, and runs no delete trigger for
 them. So a trigger before the change notes which rows it could push out, and one after it makes deletes of
 those that are gone.
+
+A column can be dropped although the triggers name it. SQLite looks for a name from the inside out: `new.x`
+within a SELECT of its own is the row's x, and where there is none any more, that of the table named `new`
+around it, which has a NULL for every column.
 """
 
 from __future__ import annotations
@@ -147,7 +151,8 @@ def _triggers(db: sqlite3.Connection, names: Names) -> dict[str, str]:
 
 def _triggers_of(names: Names, form: Form, number: int) -> dict[str, str]:
     log, table = quoted(names.changes), quoted(form.table)
-    news = ", ".join(f"new.{quoted(name)}" for name in form.columns)
+    news = ", ".join(f"(SELECT new.{quoted(name)})" for name in form.columns)
+    nulls = ", ".join(f"NULL AS {quoted(name)}" for name in form.columns)
     olds = ", ".join(f"old.{quoted(name)}" for name in form.key)
     keys = ", ".join(f"k{n}" for n in range(len(form.key)))
     cells = ", ".join(f"c{n}" for n in range(len(form.columns)))
@@ -155,12 +160,13 @@ def _triggers_of(names: Names, form: Form, number: int) -> dict[str, str]:
     bodies = {
         "insert": (
             "AFTER INSERT",
-            f"{gone}INSERT INTO {log} (tbl, op, at, {cells}) VALUES ({number}, 'c', {NOW}, {news});",
+            f"{gone}INSERT INTO {log} (tbl, op, at, {cells}) "
+            f"SELECT {number}, 'c', {NOW}, {news} FROM (SELECT {nulls}) AS new;",
         ),
         "update": (
             "AFTER UPDATE",
             f"{gone}INSERT INTO {log} (tbl, op, at, {keys}, {cells}) "
-            f"VALUES ({number}, 'u', {NOW}, {olds}, {news});",
+            f"SELECT {number}, 'u', {NOW}, {olds}, {news} FROM (SELECT {nulls}) AS new;",
         ),
         "delete": (
             "AFTER DELETE",

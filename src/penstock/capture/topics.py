@@ -4,7 +4,8 @@
 <capture>.<table>.changes   every change, in the envelope
 <capture>.schemas           every form of a table that was seen
 <capture>.requests          snapshots that people asked for
-<capture>.dead              events of the outbox that fit no topic, and why
+<capture>.known             what the capture itself has to know of its tables
+<capture>.dead              events of the outbox that fit no topic, changes that were put aside, and why
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.capture import envelope, outbox
+from penstock.capture.progress import KNOWN_DDL
 from penstock.capture.source import Table
 from penstock.errors import BadOption, IncompatibleSchema, UnknownTopic
+from penstock.log import versions
 from penstock.log.log import Log
 from penstock.log.settings import TopicSettings
 from penstock.log.topic import Topic
@@ -28,7 +31,7 @@ SCHEMAS_DDL = (
 )
 REQUESTS_DDL = "tables ARRAY<STRING>"
 _ROW_BYTES_MAX = 64 << 20  # a database may have larger rows than events are
-_OWN = ("schemas", "requests", "dead")
+_OWN = ("schemas", "requests", "known", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,19 @@ class Topics:
     @property
     def requests(self) -> Topic:
         return self._log.create_topic(f"{self._capture}.requests", REQUESTS_DDL, if_missing=True)
+
+    @property
+    def known(self) -> Topic:
+        name = f"{self._capture}.known"
+        return self._log.create_topic(name, KNOWN_DDL, key="table", cleanup="compact", if_missing=True)
+
+    def known_rows(self) -> list[dict[str, Any]]:
+        try:
+            topic = self._log.topic(f"{self._capture}.known")
+        except UnknownTopic:
+            return []
+        rows: list[dict[str, Any]] = versions.fold(topic.read(), topic.settings).to_pylist()
+        return rows
 
     @property
     def dead(self) -> Topic:

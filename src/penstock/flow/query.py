@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _HOLD_EVERY_S = 5.0
 _STATE_FILE = re.compile(r"(\d+)\.(changelog|delta|snapshot|zip)")
 _GONE = ".gone-"
+_COMING_UP = ("Initializing", "Getting offsets")  # what Spark says of a query until its source has answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,14 @@ class Query:
     def position(self) -> Position | None:
         """What it has stored last, since it was started."""
         return self.committer.position if self.committer is not None else None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its source has answered since it was started, or it has ended."""
+        running = self.running
+        if running is None or not running.isActive:
+            return True
+        return not str(running.status["message"]).startswith(_COMING_UP)
 
     @property
     def stateful(self) -> bool:

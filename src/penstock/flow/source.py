@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -44,11 +45,13 @@ from penstock.flow.offset import Offset, Point, at_rest
 from penstock.flow.plan import Scan, column_of
 from penstock.flow.times import Steps
 from penstock.log.log import Log, home_of
+from penstock.log.pandas_free import hide_pandas
 from penstock.opening import is_kafka, open_log
 
 NAME = "penstock"
 _WAIT_S = 0.1
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _OF_DEFINITIONS = {"_watermark", "_event_time", "_processed", "_time_usable", "_heartbeat"}
 
 _logs: dict[str, tuple[int, Log]] = {}
@@ -73,6 +76,12 @@ def _marker(home: str) -> int:
         return (Path(home) / "log.json").stat().st_ino
     except FileNotFoundError:
         return 0
+
+
+def _plans_alone() -> bool:
+    """Whether this is the process that Spark keeps for the planning of one stream, and for nothing else."""
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    return program is not None and program.name == _PLANNER
 
 
 def source_schema(log: Log, scan: Scan, groups: Sequence[Sequence[str]] = ()) -> pa.Schema:
@@ -305,4 +314,6 @@ class LogSource(DataSource):
         return LogReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if _plans_alone():
+            hide_pandas()
         return LogStreamReader(self.options, schema)

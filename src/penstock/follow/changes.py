@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import BadRecord, BadSchema
-from penstock.follow.table import REVISION, TableSpec
+from penstock.follow.table import REVISION, TableSpec, is_own
 from penstock.schema import ArrowArray, did_you_mean
 
 UPSERT, DELETE, PROGRESS = "u", "d", "w"
@@ -76,7 +76,7 @@ def fold(
 
 
 def _folded(name: str) -> bool:
-    return not name.startswith("_") or name in ("_op", "_revision")
+    return is_own(name) or name in ("_op", REVISION.name)
 
 
 def _folded_once(state: pa.Table | None, pending: list[pa.RecordBatch], key: tuple[str, ...]) -> pa.Table:

@@ -1,7 +1,7 @@
 """What a follower copies: a view's name, its own columns and its key.
 
-A changelog record has the view's columns, then `_op`, `_batch`, `_revision` and `_closed`. The
-names of a view's own columns never begin with "_", so the two cannot be mixed up.
+A changelog record has the view's columns, then `_op`, `_batch`, `_revision` and `_closed`. No column of its
+own has one of those names, or of those that every record and every store has, so the two cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from penstock.errors import BadName, BadSchema
 from penstock.log.settings import check_name
-from penstock.schema import RecordSchema, ddl_of, did_you_mean
+from penstock.schema import RESERVED, RecordSchema, ddl_of, did_you_mean
 
 REVISION = pa.field("_revision", pa.int32())
 FINAL = pa.field("final", pa.bool_())
 WINDOW_END = "window_end"
 _CHANGELOG = ("_op", "_batch", REVISION.name, "_closed")
+_TAKEN = frozenset([*RESERVED, *_CHANGELOG, "_nulls"])
 ROWS_SUFFIX = "__rows"
 
 
@@ -60,10 +61,10 @@ class TableSpec:
 
     def _check_columns(self) -> None:
         for name in self.columns.names:
-            if name.startswith("_") or "\0" in name:
+            if name.lower() in _TAKEN or "\0" in name:
                 raise BadSchema(
-                    f'view "{self.name}": a column cannot be named {name!r}.',
-                    hint="names that begin with _ are Penstock's own",
+                    f'"{self.name}": a column cannot be named {name!r}.',
+                    hint=f"these names are Penstock's own: {', '.join(sorted(_TAKEN))}",
                 )
             if self.windowed and name.lower() == FINAL.name:
                 raise BadSchema(
@@ -88,9 +89,15 @@ class TableSpec:
                 )
 
 
+def is_own(name: str) -> bool:
+    """Whether a column of a changelog record is one of the table itself."""
+    return name not in _TAKEN
+
+
 def spec_of(changelog: pa.Schema, key: Iterable[str], *, name: str) -> TableSpec:
-    """The table that a changelog topic of these columns describes."""
-    own = [column for column in changelog if column.name not in _CHANGELOG]
+    """The table that a topic of these columns describes: a changelog, or the records of a table."""
+    is_changelog = set(_CHANGELOG) <= set(changelog.names)
+    own = [column for column in changelog if not (is_changelog and column.name in _CHANGELOG)]
     return TableSpec(name, pa.schema(own), tuple(key))
 
 

@@ -17,7 +17,7 @@ from penstock.errors import BadOption, NotSupported
 from penstock.follow.positions import Positions
 from penstock.follow.store import Sink
 from penstock.log.log import Log
-from penstock.opening import check_postgres, is_postgres
+from penstock.opening import check_postgres, check_secret, is_postgres
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PostgresTarget:
     keyed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not is_postgres(self.url):
+        if not is_postgres(check_secret(self.url)):
             raise BadOption(
                 "this is no address of PostgreSQL.", hint='write "postgresql://user@host/database"'
             )
@@ -242,6 +242,8 @@ def _positions(site: Site) -> Positions:
 
 def parts(url: str, schemes: Sequence[str], example: str) -> SplitResult:
     """An address taken apart. Raises BadOption for what is none, and repeats no secrets."""
+    if "https" not in schemes:  # where a path may be anything
+        check_secret(url)
     try:
         found = urlsplit(url)
         is_meant = found.scheme in schemes and bool(found.hostname) and found.port != 0

@@ -1,0 +1,103 @@
+"""Whether the tables are still those that are captured.
+
+One may be made, dropped, renamed or put in the place of another, and the stream tells none of that.
+What is found holds from a place in the WAL on: it is acted on when the stream has passed that place, so that
+changes of before come under the names of before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from penstock.capture.postgres_catalog import Catalog, CatalogTable
+from penstock.capture.postgres_checks import Found, published, raise_if_any
+from penstock.capture.postgres_connection import beat
+from penstock.capture.postgres_slot import is_ours
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTables:
+    """What is captured from now on."""
+
+    tables: Sequence[CatalogTable]
+    fresh: Sequence[str]  # to be read whole
+    gone: Sequence[str]  # that nothing has the name of any more, or something else
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        return {table.name: table.oid for table in self.tables}
+
+
+class TableWatch:
+    """Looks when it is asked to, and once at the beginning."""
+
+    def __init__(
+        self,
+        address: str,
+        catalog: Catalog,
+        publication: str,
+        known: Mapping[str, int],
+        check: Callable[[Mapping[str, int]], Found],
+    ) -> None:
+        self.known = known  # the number of each table that is captured, by its name
+        self._address, self._catalog, self._publication, self._check = address, catalog, publication, check
+        self._seen: Any = None  # what there was at the last look
+        self._has_looked = False
+        self._is_asked = True
+        self._other: tuple[OtherTables, int] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has to be seen yet that nothing has changed."""
+        return self._is_asked or self._other is not None
+
+    def look_soon(self, *, closely: bool = False) -> None:
+        """`closely`: also where the names are the same as before."""
+        self._is_asked = True
+        if closely:
+            self._seen = None
+
+    def other_tables(self, db: Connection[Any], lsn: int) -> OtherTables | None:
+        """Those that are there, if they are others, once the stream has passed the moment of the look."""
+        if self._is_asked and self._other is None:
+            self._is_asked = False
+            self._look(db)
+        return self._other[0] if self._other is not None and lsn >= self._other[1] else None
+
+    def _look(self, db: Connection[Any]) -> None:
+        there = published(db, self._publication) or set()
+        seen = (self._catalog.tables(db), there)
+        if seen == self._seen:
+            return
+        self._seen, found = seen, self._check(self.known)
+        raise_if_any(
+            self._address,
+            [each for each in found.problems if any(name in self.known for name in each.tables)],
+        )
+        # Who starts us is told when somebody else has to publish a table; later we go on without a new one.
+        may_publish = not self._has_looked or is_ours(db, self._publication)
+        tables = [
+            table
+            for table in found.sound
+            if may_publish or table.oid in there or self.known.get(table.name) == table.oid
+        ]
+        self._has_looked = True
+        other = self._compared(tables, found.names, there)
+        if other.numbers != self.known or other.fresh:
+            self._other = (other, beat(db))
+
+    def _compared(
+        self, tables: Sequence[CatalogTable], names: Mapping[int, str], there: set[int]
+    ) -> OtherTables:
+        now = {table.name: table.oid for table in tables}
+        fresh = [name for name, oid in now.items() if self.known.get(name) != oid or oid not in there]
+        gone = [
+            name
+            for name, oid in self.known.items()
+            if now.get(name) != oid and (name in now or names.get(oid) != name)
+        ]
+        return OtherTables(tables, fresh, gone)
