@@ -1,0 +1,179 @@
+"""The records of a topic, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.app.app import App
+from penstock.errors import BadOption, OffsetOutOfRange
+from penstock.follow.where import Where
+from penstock.gateway import cursor, filter
+from penstock.log.event import events_of
+from penstock.log.json_rows import to_json
+from penstock.log.port import from_us
+from penstock.log.settings import SYSTEM_FIELDS
+from penstock.log.topic import Topic
+from penstock.places import offsets_of, parse_place
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`value` is the record as JSON has it; of a delete only the key is filled."""
+
+    partition: int
+    offset: int
+    time: str
+    value: dict[str, Any]
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`next`: where the next page begins. `at_end`: there was nothing more when this was read."""
+
+    topic: str
+    records: tuple[Record, ...]
+    next: str
+    at_end: bool
+    scanned: int  # records that were looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for. `start`: a place (see `penstock.places`) or a cursor; `last`: the newest so many."""
+
+    start: str = "earliest"
+    partition: int | None = None
+    where: str | None = None
+    limit: int = 100
+    last: int | None = None
+
+
+def columns_of(topic: Topic) -> pa.Schema:
+    """What a filter may name."""
+    return pa.schema([*SYSTEM_FIELDS, *topic.settings.schema.arrow])
+
+
+def page(app: App, name: str, wish: Wish, *, now: datetime, scanned_max: int) -> Page:
+    """By append time over all partitions. Raises UnknownTopic, OffsetOutOfRange, BadQuery."""
+    topic = app.log.topic(name)
+    where = filter.where(wish.where, columns_of(topic))
+    bounds = topic.bounds()
+    ends = {number: end for number, (_, end) in bounds.items()}
+    if wish.last is not None:
+        starts = {n: max(first, end - wish.last) for n, (first, end) in bounds.items()}
+        starts = _only(starts, wish.partition, name)
+        every = _taken(topic, starts, ends, where, limit=wish.last * len(starts), scanned_max=scanned_max)
+        return Page(name, every.records[-wish.last :], every.next, every.at_end, every.scanned)
+    starts = places_of(topic, wish.start, wish.partition, now=now)
+    return _taken(topic, starts, ends, where, limit=wish.limit, scanned_max=scanned_max)
+
+
+def places_of(topic: Topic, start: str, partition: int | None, *, now: datetime) -> dict[int, int]:
+    """The next offset of each partition that `start` means."""
+    if not cursor.is_one(start):
+        return offsets_of(topic, parse_place(start, now=now), partition)
+    given, bounds = cursor.read(start), topic.bounds()
+    for number, offset in given.items():
+        if number not in bounds:
+            raise BadOption(
+                f'topic "{topic.name}" has no partition {number}.', hint=f"choose 0 to {len(bounds) - 1}"
+            )
+        first, end = bounds[number]
+        if not first <= offset <= end:
+            raise OffsetOutOfRange(topic.name, number, offset, start=first, end=end)
+    # A partition that was added since begins at its beginning.
+    places = {number: given.get(number, first) for number, (first, _) in bounds.items()}
+    return _only(places, partition, topic.name)
+
+
+def _only(places: dict[int, int], partition: int | None, name: str) -> dict[int, int]:
+    if partition is None:
+        return places
+    if partition not in places:
+        raise BadOption(
+            f'topic "{name}" has no partition {partition}.', hint=f"choose 0 to {len(places) - 1}"
+        )
+    return {partition: places[partition]}
+
+
+@dataclass(slots=True)
+class _Budget:
+    left: int
+
+
+@dataclass(slots=True)
+class _Part:
+    """One partition being read: its rows that are wanted, one after the other."""
+
+    topic: Topic
+    number: int
+    next: int
+    end: int
+    where: Where | None
+    budget: _Budget
+    rows: Iterator[tuple[int, int, pa.RecordBatch, int]] = field(init=False)
+    whole: bool = False  # read up to its end
+
+    def __post_init__(self) -> None:
+        self.rows = self._rows()
+
+    def _rows(self) -> Iterator[tuple[int, int, pa.RecordBatch, int]]:
+        for batch in self.topic.read(partition=self.number, start=self.next, end=self.end):
+            if self.budget.left <= 0:
+                return
+            piece = batch.slice(0, self.budget.left)
+            self.budget.left -= piece.num_rows
+            offsets = piece.column("_offset").to_numpy()
+            times = piece.column("_timestamp").cast(pa.int64()).to_numpy()
+            for at in (
+                range(piece.num_rows) if self.where is None else np.flatnonzero(self.where.holds(piece))
+            ):
+                self.next = int(offsets[at])
+                yield int(times[at]), self.next, piece, int(at)
+            self.next = int(offsets[-1]) + 1
+            if piece.num_rows < batch.num_rows:
+                return
+        self.next, self.whole = self.end, True
+
+
+def _taken(
+    topic: Topic,
+    starts: dict[int, int],
+    ends: dict[int, int],
+    where: Where | None,
+    *,
+    limit: int,
+    scanned_max: int,
+) -> Page:
+    budget = _Budget(scanned_max)
+    parts = {n: _Part(topic, n, at, max(at, ends[n]), where, budget) for n, at in starts.items()}
+    heads = [(*row[:2], number, row) for number, part in parts.items() if (row := next(part.rows, None))]
+    heapify(heads)
+    chosen: list[tuple[pa.RecordBatch, int]] = []
+    while heads and len(chosen) < limit:
+        _, _, number, (_, _, batch, at) = heads[0]
+        chosen.append((batch, at))
+        following = next(parts[number].rows, None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (*following[:2], number, following))
+    records = tuple(record_of(topic.name, batch, at) for batch, at in chosen)
+    at_end = not heads and all(part.whole for part in parts.values())
+    places = {number: part.next for number, part in parts.items()}
+    return Page(topic.name, records, cursor.written(places), at_end, scanned_max - budget.left)
+
+
+def record_of(topic: str, batch: pa.RecordBatch, at: int) -> Record:
+    """A row of a batch that was read."""
+    (event,) = events_of(topic, batch.slice(at, 1))
+    value: Any = to_json(event.value)
+    return Record(event.partition, event.offset, str(to_json(from_us(event.time_us))), value, event.deleted)

@@ -1,0 +1,109 @@
+"""Queues: what waits, what is being worked on, and what died; redrive."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from penstock.gateway.pages import words
+from penstock.gateway.pages.health import Sentence, Words
+from penstock.gateway.pages.look import Look
+from penstock.gateway.pages.page import PAGES, Asked, Page
+from penstock.gateway.pages.site import Site
+from penstock.log.port import to_us
+from penstock.queue.delivery import Attempt, DeadLetter
+
+_LETTERS = 50
+_TEXT_MAX = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter, as it is shown. `text`: its body, None where it is no text."""
+
+    id: str
+    key: str
+    text: str | None
+    size: int
+    cause: str
+    reason: str
+    attempts: int
+    at_us: int | None
+    headers: tuple[tuple[str, str], ...]
+    history: tuple[Attempt, ...]
+
+
+@PAGES.at("/queues")
+def queues(site: Site, look: Look, asked: Asked) -> Page:
+    return Page("queues.html", "Queues", {"sentence": _sentence(look)})
+
+
+def _sentence(look: Look) -> Sentence:
+    if not look.queues:
+        return (Words("There are no queues yet.", strong=True),)
+    dead = sum(queue.dead for queue in look.queues)
+    ready = sum(queue.ready for queue in look.queues)
+    if dead:
+        return (
+            Words(f"{words.count(dead, 'message')} could not be worked off", strong=True, colour="late"),
+            Words(f"; {words.count(ready, 'message')} wait."),
+        )
+    return (Words(f"{words.count(ready, 'message')} wait, none is dead.", strong=True),)
+
+
+@PAGES.at("/queues/{name}")
+def queue(site: Site, look: Look, asked: Asked) -> Page:
+    found = site.watcher.queueing.queue(asked.names["name"])
+    known = next((each for each in look.queues if each.name == found.name), None)
+    stats = found.stats()
+    letters = [_letter(each) for each in found.dead_letters(limit=_LETTERS)]
+    settings = [(name.replace("_", " "), words.cell(value)) for name, value in asdict(found.settings).items()]
+    facts = {
+        "queue": found, "stats": stats, "letters": letters, "settings": settings[1:], "known": known,
+        "sentence": _one(stats.ready, stats.dead, stats.consumers),
+    }  # fmt: skip
+    return Page("queue.html", found.name, facts)
+
+
+def _one(ready: int, dead: int, consumers: int | None) -> Sentence:
+    waits = Words(f"{words.count(ready, 'message')} wait" if ready != 1 else "1 message waits", strong=True)
+    work = "" if consumers is None else f", {words.count(consumers, 'consumer')} here."
+    if not dead:
+        return waits, Words(f"{work.rstrip('.')}; none is dead.")
+    verb = "is" if dead == 1 else "are"
+    return (
+        waits,
+        Words("; "),
+        Words(f"{words.count(dead, 'message')} {verb} dead", strong=True, colour="late"),
+        Words("."),
+    )
+
+
+def _letter(found: DeadLetter) -> Letter:
+    try:
+        text: str | None = found.message.body.decode()
+    except UnicodeDecodeError:
+        text = None
+    headers = tuple((name, str(value)) for name, value in found.message.headers.items())
+    return Letter(
+        found.id, found.message.key, _cut(text),
+        len(found.message.body), found.cause, found.reason, found.attempts,
+        to_us(found.at) if found.at else None, headers, found.history,
+    )  # fmt: skip
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+
+
+def redrive(site: Site, name: str, *, id_: str, body: str | None) -> int:
+    """Publish dead letters anew: all, or the one of that id, with another body if one is given."""
+    found = site.watcher.queueing.queue(name)
+    if not id_:
+        return found.redrive()
+    edit = (lambda _: body) if body is not None else None
+    return found.redrive(lambda letter: letter.id == id_, edit=edit, limit=1)
+
+
+def discard(site: Site, name: str, *, id_: str) -> int:
+    """Remove one dead letter for good."""
+    return site.watcher.queueing.queue(name).purge_dead(lambda letter: letter.id == id_)

@@ -1,0 +1,139 @@
+"""What is held for clients, and what is not: bodies, slow readers, too many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.gateway.conftest import shop
+from tests.gateway.served import WAIT_S, Served, serving
+from tests.waiting import wait_until
+
+from penstock.gateway.gateway import Settings
+from penstock.gateway.limits import Limits
+
+SLOW = 500
+
+
+def _connection(served: Served) -> socket.socket:
+    host, port = served.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    app = shop(tmp_path_factory.mktemp("bounds"))
+    limits = Limits(body_bytes=100_000, bodies_bytes=150_000, question_bytes=10_000, subscribers=3)
+    with serving(app, Settings(limits=limits)) as served:
+        yield served
+    app.close()
+
+
+def test_a_body_whose_length_is_too_large_is_refused_before_it_is_sent(small: Served) -> None:
+    with _connection(small) as client:
+        client.sendall(
+            b"POST /api/v1/topics/notes/records HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 1000000000000\r\n\r\n"
+        )
+        assert client.recv(4_096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_without_a_length_is_cut_off_at_the_bound(small: Served) -> None:
+    """As much as is sent before the answer stays in the buffers of the system, whose size is bounded, too."""
+    sent = 0
+    piece = b"x" * 65_536
+    with _connection(small) as client:
+        client.sendall(
+            b"POST /api/v1/topics/notes/records HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        with contextlib.suppress(ConnectionError):  # it does not want the rest
+            while sent < 1 << 30:
+                client.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+                sent += len(piece)
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(4_096).startswith(b"HTTP/1.1 413 ")
+    assert sent < 64 << 20
+
+
+def test_other_bodies_have_a_bound_of_their_own(small: Served) -> None:
+    answer = small.post("/verify", json={"view": "x" * 20_000})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (413, "BodyTooLarge")
+
+
+def test_headers_have_a_bound(small: Served) -> None:
+    with _connection(small) as client:
+        client.sendall(
+            b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n"
+        )
+        assert client.recv(4_096).startswith(b"HTTP/1.1 431 ")
+
+
+def test_more_bodies_than_there_is_room_for_are_told_to_come_back(small: Served) -> None:
+    head = (
+        b"POST /api/v1/topics/notes/records HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 90000\r\n\r\n"
+    )
+    with _connection(small) as first:
+        first.sendall(head)
+        wait_until(lambda: small.gateway.bodies_bytes == 90_000, timeout_s=WAIT_S)
+        answer = small.post("/topics/notes/records", json={"text": "x" * 80_000})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (429, "Busy")
+        assert int(answer.headers["Retry-After"]) >= 1
+    wait_until(lambda: small.gateway.bodies_bytes == 0, timeout_s=WAIT_S)
+
+
+def test_more_subscribers_than_there_is_room_for_are_told_to_come_back(small: Served) -> None:
+    opened = [small.events("/topics/notes/tail").__enter__() for _ in range(3)]
+    answer = small.get("/topics/notes/tail")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "Busy")
+    for stream in opened:
+        stream.__exit__(None, None, None)
+    wait_until(lambda: small.gateway.channels.subscribers == 0, timeout_s=WAIT_S)
+
+
+def _subscribe(served: Served) -> http.client.HTTPConnection:
+    host, port = served.url.removeprefix("http://").split(":")
+    client = http.client.HTTPConnection(host, int(port), timeout=WAIT_S)
+    client.connect()
+    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.request("GET", "/api/v1/topics/notes/tail")
+    return client
+
+
+def test_slow_readers_are_dropped_and_a_fast_one_misses_nothing(home: Path, report: object) -> None:
+    """Five hundred that read nothing beside one that reads everything: memory stays bounded."""
+    assert callable(report)
+    app = shop(home)
+    limits = Limits(subscribers=SLOW + 10)
+    with serving(app, Settings(limits=limits)) as served:
+        slow = [_subscribe(served) for _ in range(SLOW)]
+        wait_until(lambda: served.gateway.channels.subscribers == SLOW, timeout_s=WAIT_S)
+        with served.events("/topics/notes/tail") as fast:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            count, text = 2_000, "x" * 2_000
+            began = time.monotonic()
+            events = iter(fast)
+            heard: list[int] = []
+            while len(heard) < count:
+                app.topics["notes"].append([{"text": text}] * 50)
+                heard += [next(events).data["offset"] for _ in range(50)]
+            took_s = time.monotonic() - began
+            grown_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        assert heard == list(range(count))
+        wait_until(lambda: served.gateway.measures.dropped == SLOW, timeout_s=WAIT_S)
+        report(
+            f"gateway: {SLOW} slow clients beside a fast one: {count:,} events of {len(text):,} bytes in "
+            f"{took_s:.1f} s, {SLOW} dropped, memory grew by {grown_mib:.0f} MiB"
+        )
+        # To hold everything for everybody would take 2 GB.
+        assert grown_mib < 400
+        for client in slow:
+            client.close()
+    app.close()

@@ -1,0 +1,107 @@
+"""The sentence that a page begins with, and what it lists as needing somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.gateway.counting import Counting, publish
+from tests.gateway.stage import declare
+
+import penstock as ps
+from penstock.app import failures, proofs, reading
+from penstock.app.failures import Failure
+from penstock.app.verify import Verified
+from penstock.gateway.pages import batches, health
+from penstock.gateway.pages.look import Look
+from penstock.gateway.pages.watcher import Watcher
+from penstock.log.port import to_us
+
+
+@pytest.fixture
+def app(home: Path) -> Iterator[ps.App]:
+    made = declare(home)
+    yield made
+    made.close()
+
+
+def _said(look: Look) -> str:
+    return "".join(piece.text for piece in health.overview(look))
+
+
+def _counted(app: ps.App) -> list[Counting]:
+    """Both views, current, told by a run."""
+    now = datetime.now(UTC)
+    app.log.topic("page_views").append({"user_id": 1, "page": "/", "at": now})
+    app.log.topic("clicks").append({"ad": "a", "at": now})
+    views = [
+        Counting(app, "per_5s", "page_views", "page", timedelta(seconds=5)),
+        Counting(app, "per_ad", "clicks", "ad", timedelta(minutes=1)),
+    ]
+    for view in views:
+        view.step()
+    publish(app, views, began=0.0)
+    return views
+
+
+def test_an_app_that_nobody_runs_says_so(app: ps.App) -> None:
+    look = Watcher(app).look()
+    assert _said(look).startswith("Nobody runs it")
+    assert [need.kind for need in health.needs(look)] == ["stopped"]
+
+
+def test_all_is_well_when_everything_is_read(app: ps.App) -> None:
+    _counted(app)
+    look = Watcher(app).look()
+    assert _said(look).startswith("All 2 views and streams are current.")
+    assert health.needs(look) == ()
+
+
+def test_a_failed_view_is_named_with_the_reason(app: ps.App) -> None:
+    _counted(app)
+    failures.record(app, ["per_5s"], Failure("per_5s", "no such luck", 1, 5, given_up=True, stored=0))
+    look = Watcher(app).look()
+    assert _said(look) == "1 of 2 views are current. per_5s failed and was given up: no such luck"
+    assert [(need.kind, need.about) for need in health.needs(look)] == [("failed", "per_5s")]
+
+
+def test_a_view_that_is_not_what_the_log_says_needs_somebody(app: ps.App) -> None:
+    _counted(app)
+    proofs.record(app, Verified("per_ad", "different", differing=3, batch=0), now_us=1)
+    (need,) = health.needs(Watcher(app).look())
+    assert (need.kind, need.colour) == ("differs", "fail")
+    assert need.why == "3 rows differ, as of batch 0."
+
+
+def test_late_rows_are_told_and_keep_nobody_awake(app: ps.App) -> None:
+    views = _counted(app)
+    app.log.topic("page_views").append(
+        {"user_id": 1, "page": "/", "at": datetime.now(UTC) - timedelta(minutes=1)}
+    )
+    views[0].step()
+    (need,) = health.needs(Watcher(app).look())
+    assert (need.text, need.blocks) == ("1 row came too late for per_5s", False)
+
+
+def test_late_rows_of_the_last_hour_are_all_counted(app: ps.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of batches that are no longer kept for the page; those of an hour ago are not."""
+    monkeypatch.setattr(batches, "KEPT", 2)
+    view = _counted(app)[0]
+    for _ in range(5):
+        at = datetime.now(UTC) - timedelta(minutes=1)
+        app.log.topic("page_views").append({"user_id": 1, "page": "/", "at": at})
+        view.step()
+    assert Watcher(app).look().late_hour == 5
+    later_us = to_us(datetime.now(UTC) + timedelta(seconds=1))
+    assert reading.late_since(app, "per_5s", later_us) == 0
+
+
+def test_rates_come_from_what_was_appended_between_looks(app: ps.App) -> None:
+    watcher = Watcher(app)
+    assert watcher.look().events.now == 0
+    app.log.topic("clicks").append([{"ad": "a", "at": datetime.now(UTC)}] * 10)
+    look = watcher.look(age_s=0.0)
+    assert look.topics["clicks"].rate.now > 0
+    assert look.events.now == pytest.approx(look.topics["clicks"].rate.now)

@@ -1,0 +1,69 @@
+"""Queues over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.gateway.served import Served
+
+import penstock as ps
+
+
+def _declare(served: Served) -> None:
+    with ps.open_queues(served.app.home) as queues:
+        queues.queue("mails", max_attempts=2)
+
+
+def _get(served: Served, **options: Any) -> list[dict[str, Any]]:
+    answer = served.post("/queues/mails/get", json=options)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["messages"]
+    return found
+
+
+def test_a_message_is_published_got_and_acked(served: Served) -> None:
+    assert served.get("/queues").json() == {"queues": []}
+    _declare(served)
+    id = served.post("/queues/mails/messages", json={"body": {"to": "ann"}, "key": "a"}).json()["id"]
+    (message,) = _get(served, wait_s=5)
+    assert (message["id"], message["body"], message["key"], message["attempts"]) == (
+        id,
+        {"to": "ann"},
+        "a",
+        1,
+    )
+    path = f"/queues/mails/deliveries/{message['receipt']}/ack"
+    assert served.post(path).status_code == 204
+    assert served.post(path).status_code == 404
+    assert _get(served) == []
+
+
+def test_what_is_given_up_is_a_dead_letter_and_is_redriven(served: Served) -> None:
+    _declare(served)
+    served.post("/queues/mails/messages", json={"body": "poison"})
+    for _ in range(2):
+        (message,) = _get(served, wait_s=5)
+        receipt = message["receipt"]
+        assert (
+            served.post(f"/queues/mails/deliveries/{receipt}/nack", json={"reason": "no"}).status_code == 204
+        )
+    (letter,) = served.get("/queues/mails/dead").json()["letters"]
+    assert (letter["body"], letter["cause"], letter["reason"]) == ("poison", "attempts", "no")
+    assert served.get("/queues/mails").json()["dead"] == 1
+    assert served.post("/queues/mails/redrive", json={"ids": ["other"]}).json() == {"redriven": 0}
+    assert served.post("/queues/mails/redrive", json={"cause": "attempts"}).json() == {"redriven": 1}
+    assert _get(served, wait_s=5)[0]["attempts"] == 1
+
+
+def test_a_full_queue_says_when_to_come_back(served: Served) -> None:
+    with ps.open_queues(served.app.home) as queues:
+        queues.queue("mails", max_length=1, overflow="reject")
+    assert served.post("/queues/mails/messages", json={"body": 1}).status_code == 200
+    answer = served.post("/queues/mails/messages", json={"body": 2})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "QueueFull")
+    assert int(answer.headers["Retry-After"]) >= 1
+
+
+def test_a_queue_that_is_not_there_is_not_made(served: Served) -> None:
+    answer = served.post("/queues/mials/messages", json={"body": 1})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "UnknownQueue")
