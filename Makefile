@@ -1,8 +1,9 @@
 # Needs Python 3.11 or newer with pip, and GNU make. Everything else comes into .venv, pinned by hash.
 
 PYTHON ?= python3
-# demo: stop after so many seconds.
+# demo: stop after so many seconds; KAFKA=1 for a real Kafka under it.
 FOR ?=
+KAFKA ?=
 # bench: which one; JSON=1 for one JSON object, QUICK=1 for less exact and sooner.
 NAME ?= log
 JSON ?=
@@ -31,8 +32,8 @@ WITH_JAVA = JAVA_HOME=$$(sh scripts/java.sh $(VENV)) && export JAVA_HOME &&
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.runtime ## see it work (FOR=10 stops after ten seconds)
-	@$(WITH_JAVA) $(BIN)/penstock demo $(if $(FOR),--for $(FOR))
+demo: $(VENV)/.runtime ## see it work (FOR=30 stops after half a minute, KAFKA=1 is on a real Kafka)
+	@$(WITH_JAVA) $(BIN)/penstock demo $(if $(FOR),--for $(FOR)) $(if $(call on,$(KAFKA)),--kafka)
 
 test: $(VENV)/.dev ## every test but the long fault runs (PYTEST_ARGS="-n 2")
 	@sh scripts/servers.sh
@@ -55,7 +56,7 @@ bench: $(VENV)/.dev ## one benchmark (NAME=log JSON=1 QUICK=1)
 # runtime first and dev within it, so that both fit into one .venv.
 lock: $(BIN)/python ## recompute requirements/*.lock from pyproject.toml (UPGRADE=1)
 	@test -x $(BIN)/uv || $(PIP) install uv
-	@$(COMPILE) pyproject.toml --group build --extra spark -o requirements/runtime.lock
+	@$(COMPILE) pyproject.toml --group build --extra spark --extra gateway --extra sourcing --extra kafka --extra search -o requirements/runtime.lock
 	@$(COMPILE) pyproject.toml --group build --extra dev -c requirements/runtime.lock -o requirements/dev.lock
 	@$(COMPILE) --group java -o requirements/java.lock
 

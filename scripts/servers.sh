@@ -1,5 +1,5 @@
 #!/bin/sh
-# Brings the servers that tests run for real. Where it cannot, it says so and succeeds: those tests then skip,
+# Brings the servers that tests run for real, and a browser. Where it cannot, it says so and succeeds: those tests then skip,
 # and give the reason.
 set -eu
 
@@ -21,6 +21,8 @@ has_programs() {
 has_postgres() { has_programs initdb postgres; }
 has_redis() { has_programs redis-server; }
 has_mariadb() { has_programs mariadbd mariadb-install-db; }
+has_rabbitmq() { has_programs rabbitmq-server; }
+has_chromium() { has_programs chromium; }
 
 apt() {
     DEBIAN_FRONTEND=noninteractive \
@@ -57,6 +59,8 @@ install_postgres() {
 
 install_redis() { install_quietly redis-server; }
 install_mariadb() { install_quietly mariadb-server; }
+install_rabbitmq() { install_quietly rabbitmq-server; }
+install_chromium() { install_quietly chromium; }
 
 # bring NAME SHOWN: the server that has_NAME and install_NAME are about.
 bring() {
@@ -71,3 +75,5 @@ bring() {
 bring postgres PostgreSQL
 bring redis Redis
 bring mariadb MariaDB
+bring rabbitmq RabbitMQ
+bring chromium Chromium

@@ -18,9 +18,11 @@ if str(ROOT) not in sys.path:  # so that tests can share modules as tests.<name>
 
 from tests.servers import (  # noqa: E402
     Postgres,
+    RabbitMQ,
     Redis,
     Unavailable,
     start_postgres,
+    start_rabbitmq,
     start_redis,
 )
 
@@ -86,7 +88,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(str(line))
 
 
-Server = TypeVar("Server", Postgres, Redis)
+Server = TypeVar("Server", Postgres, RabbitMQ, Redis)
 
 
 def _throwaway(start: Callable[[Path], Server]) -> Iterator[Server]:
@@ -112,6 +114,12 @@ def postgres() -> Iterator[Postgres]:
 def redis() -> Iterator[Redis]:
     """A Redis of its own for this run."""
     yield from _throwaway(start_redis)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ]:
+    """A RabbitMQ of its own for this run."""
+    yield from _throwaway(start_rabbitmq)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 _START_S = 30.0
 _STOP_S = 20.0
+_START_RABBITMQ_S = 120.0  # of which it needs 10 on a machine with nothing else to do
 
 
 class Unavailable(Exception):
@@ -63,6 +64,89 @@ class Redis:
 
     def stop(self) -> None:
         _end(self.process, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitMQ:
+    """A running RabbitMQ of one node, with the user guest; what is durable survives `stop` and `kill`."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    port: int
+    clustering_port: int
+    names_port: int
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
+
+    def stop(self) -> None:
+        _end_group(self.process, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As if the machine had stopped; `started_again` goes on from there."""
+        _end_group(self.process, signal.SIGKILL)
+
+    def started_again(self) -> RabbitMQ:
+        """The same data on the same port."""
+        return _run_rabbitmq(self.folder, self.port, self.clustering_port, self.names_port)
+
+
+def start_rabbitmq(folder: Path) -> RabbitMQ:
+    """Raises Unavailable."""
+    return _run_rabbitmq(folder, free_port(), free_port(), free_port())
+
+
+def _run_rabbitmq(folder: Path, port: int, clustering_port: int, names_port: int) -> RabbitMQ:
+    server = _program("rabbitmq-server", "RabbitMQ")
+    said = {
+        "HOME": folder,
+        "RABBITMQ_NODENAME": f"t{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": port,
+        "RABBITMQ_DIST_PORT": clustering_port,
+        "ERL_EPMD_PORT": names_port,
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_MNESIA_BASE": folder / "mnesia",
+        "RABBITMQ_LOG_BASE": folder / "log",
+        "RABBITMQ_PID_FILE": folder / "pid",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": folder / "plugins",
+        "RABBITMQ_CONFIG_FILE": folder / "none",
+    }
+    # Erlang's register of names would stay for good if the server had to start it.
+    both = f'"{_program("epmd", "RabbitMQ")}" & exec "{server}"'
+    with (folder / "server.log").open("wb") as output:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", both], stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder,
+            env={**os.environ, **{name: str(value) for name, value in said.items()}},
+            start_new_session=True,  # they start others, which are to end with them
+        )  # fmt: skip
+    running = RabbitMQ(process, folder, port, clustering_port, names_port)
+    _wait_for(running, "RabbitMQ", folder, lambda: _greets(process, port, folder), within_s=_START_RABBITMQ_S)
+    return running
+
+
+def _greets(process: subprocess.Popen[bytes], port: int, folder: Path) -> bool:
+    """It listens some time before it answers."""
+    import pika  # the tests that need no server need no client
+
+    if not _listens(process, port, "RabbitMQ", folder):
+        return False
+    try:
+        pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)).close()
+    except pika.exceptions.AMQPError:
+        return False
+    return True
+
+
+def _end_group(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, how)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def start_postgres(folder: Path, *, options: Sequence[str] = ()) -> Postgres:
@@ -137,9 +221,11 @@ def _started(command: Sequence[str | Path], folder: Path, user: str | None) -> s
         )
 
 
-def _wait_for(server: Postgres | Redis, name: str, folder: Path, up: Callable[[], bool]) -> None:
+def _wait_for(
+    server: Redis | RabbitMQ, name: str, folder: Path, up: Callable[[], bool], *, within_s: float = _START_S
+) -> None:
     try:
-        wait_until(up, timeout_s=_START_S, what=f"{name} to answer")
+        wait_until(up, timeout_s=within_s, what=f"{name} to answer")
     except TimeoutError as error:
         server.stop()
         raise Unavailable(f"{name}: {error}; see {folder / 'server.log'}") from error
@@ -165,6 +251,7 @@ def _program(name: str, server: str) -> Path:
     """Debian keeps server programs off the PATH."""
     debian = [
         *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True),
+        Path("/usr/lib/rabbitmq/bin", name),  # the one on the PATH becomes another user
         Path("/usr/sbin", name),
     ]
     on_path = shutil.which(name)

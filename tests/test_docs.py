@@ -13,15 +13,29 @@ import pytest
 import penstock as ps
 
 ROOT = Path(__file__).parent.parent
-GUIDES = ("LOG.md", "FLOW.md", "RELATIONS.md", "FEEDS.md", "FOLLOWERS.md", "CAPTURE.md")
+GUIDES = (
+    "LOG.md", "QUEUES.md", "FLOW.md", "RELATIONS.md", "FEEDS.md", "FOLLOWERS.md", "CAPTURE.md", "SOURCING.md",
+    "ERASURE.md",
+)  # fmt: skip
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in GUIDES)]
 MODULES = [
     "penstock.app.app",
     "penstock.clock",
+    "penstock.direct.channel",
     "penstock.flow.expressions",
     "penstock.flow.windows",
+    "penstock.gateway.pages.health",
+    "penstock.gateway.pages.plans",
+    "penstock.gateway.pages.samples",
+    "penstock.gateway.pages.sparkline",
+    "penstock.gateway.pages.words",
     "penstock.log.balance",
     "penstock.opening",
+    "penstock.queue.message",
+    "penstock.queue.opening",
+    "penstock.queue.pattern",
+    "penstock.queue.rabbit_topology",
+    "penstock.sourcing.aggregate",
 ]
 
 
@@ -38,7 +52,7 @@ def test_the_examples_on_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     for number, block in enumerate(blocks):
         exec(compile(block, f"{page.name}, block {number + 1}", "exec", dont_inherit=True), vars(page_module))
     for opened in vars(page_module).values():
-        if isinstance(opened, ps.App | ps.Log):
+        if isinstance(opened, ps.App | ps.Log | ps.Queues):
             opened.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def test_nothing_is_left_behind(path: Path) -> None:
     assert path.stem not in DRAWERS, "name a module after what it holds"
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError|breakpoint)\b", text)
     assert text.startswith('"""'), "a module says what it holds in its first line"
+
+
+def test_no_two_test_files_have_the_same_name() -> None:
+    """pytest imports them by their name alone, and would refuse the second."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_only_disk_touches_the_file_system_in_the_log() -> None:

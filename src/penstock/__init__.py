@@ -15,28 +15,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock import capture as capture
+    from penstock import sourcing as sourcing
     from penstock.app.app import App as App
-    from penstock.app.app import stream as stream
+    from penstock.app.derived import stream as stream
     from penstock.app.feed import Change as Change
     from penstock.app.feed import Feed as Feed
     from penstock.capture.outbox import outbox as outbox
     from penstock.clock import corrected_time as corrected_time
+    from penstock.direct.channel import Channel as Channel
+    from penstock.direct.message import Received as Received
+    from penstock.direct.receiver import Receiver as Receiver
     from penstock.errors import BadDefinition as BadDefinition
     from penstock.errors import BadInput as BadInput
     from penstock.errors import BadName as BadName
     from penstock.errors import BadOption as BadOption
+    from penstock.errors import BadPattern as BadPattern
     from penstock.errors import BadQuery as BadQuery
     from penstock.errors import BadRecord as BadRecord
     from penstock.errors import BadSchema as BadSchema
     from penstock.errors import BufferFull as BufferFull
     from penstock.errors import ChangesLost as ChangesLost
+    from penstock.errors import ChannelClosed as ChannelClosed
+    from penstock.errors import ChannelFull as ChannelFull
+    from penstock.errors import CommandConflict as CommandConflict
+    from penstock.errors import CommandRefused as CommandRefused
     from penstock.errors import Contended as Contended
     from penstock.errors import Damaged as Damaged
     from penstock.errors import DefinitionChanged as DefinitionChanged
+    from penstock.errors import DeliveryExpired as DeliveryExpired
     from penstock.errors import DiskFull as DiskFull
+    from penstock.errors import EventsLost as EventsLost
     from penstock.errors import Fenced as Fenced
     from penstock.errors import IncompatibleSchema as IncompatibleSchema
     from penstock.errors import LockTimeout as LockTimeout
+    from penstock.errors import MessageTooLarge as MessageTooLarge
+    from penstock.errors import NoReply as NoReply
     from penstock.errors import NotAllowed as NotAllowed
     from penstock.errors import NotOwner as NotOwner
     from penstock.errors import NotSupported as NotSupported
@@ -44,17 +57,30 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError as PenstockError
     from penstock.errors import PositionLost as PositionLost
     from penstock.errors import QueryFailed as QueryFailed
+    from penstock.errors import QueueDiffers as QueueDiffers
+    from penstock.errors import QueueFull as QueueFull
     from penstock.errors import RecordsLost as RecordsLost
     from penstock.errors import RecordTooLarge as RecordTooLarge
     from penstock.errors import SchemaRefused as SchemaRefused
+    from penstock.errors import SealBroken as SealBroken
     from penstock.errors import SegmentMissing as SegmentMissing
     from penstock.errors import SeveralRowsPerKey as SeveralRowsPerKey
     from penstock.errors import StorageError as StorageError
+    from penstock.errors import SubjectForgotten as SubjectForgotten
     from penstock.errors import SyncFailed as SyncFailed
     from penstock.errors import TopicExists as TopicExists
+    from penstock.errors import UnknownAggregate as UnknownAggregate
+    from penstock.errors import UnknownDelivery as UnknownDelivery
+    from penstock.errors import UnknownExchange as UnknownExchange
+    from penstock.errors import UnknownGroup as UnknownGroup
+    from penstock.errors import UnknownQueue as UnknownQueue
+    from penstock.errors import UnknownSubject as UnknownSubject
     from penstock.errors import UnknownTopic as UnknownTopic
     from penstock.errors import UnknownView as UnknownView
     from penstock.errors import Unreachable as Unreachable
+    from penstock.errors import UnreadableEvent as UnreadableEvent
+    from penstock.errors import Unroutable as Unroutable
+    from penstock.errors import VersionOutOfRange as VersionOutOfRange
     from penstock.errors import ViewBehind as ViewBehind
     from penstock.flow.aggregate import aggregate as aggregate
     from penstock.flow.aggregates import approx_distinct as approx_distinct
@@ -98,13 +124,24 @@ if TYPE_CHECKING:
     from penstock.log.producer import Producer as Producer
     from penstock.log.topic import Topic as Topic
     from penstock.opening import open_log as open_log
+    from penstock.queue.bridge import Bridge as Bridge
+    from penstock.queue.bridge import bridge as bridge
+    from penstock.queue.consumer import QueueConsumer as QueueConsumer
+    from penstock.queue.delivery import DeadLetter as DeadLetter
+    from penstock.queue.delivery import Delivery as Delivery
+    from penstock.queue.exchange import Exchange as Exchange
+    from penstock.queue.message import Message as Message
+    from penstock.queue.message import message as message
+    from penstock.queue.opening import open_queues as open_queues
+    from penstock.queue.queue import Queue as Queue
+    from penstock.queue.queues import Queues as Queues
 
     __version__: str
 
 # Imported when first asked for, so that `import penstock` and `penstock --help` stay fast.
 _HOMES = {
     "App": "penstock.app.app",
-    "stream": "penstock.app.app",
+    "stream": "penstock.app.derived",
     "Change": "penstock.app.feed",
     "Feed": "penstock.app.feed",
     "aggregate": "penstock.flow.aggregate",
@@ -141,6 +178,11 @@ _HOMES = {
     "collect": "penstock.flow.aggregates",
     "rate": "penstock.flow.aggregates",
     "AtomicProducer": "penstock.log.log",
+    "Bridge": "penstock.queue.bridge",
+    "bridge": "penstock.queue.bridge",
+    "Channel": "penstock.direct.channel",
+    "Received": "penstock.direct.message",
+    "Receiver": "penstock.direct.receiver",
     "Consumer": "penstock.log.consumer",
     "Event": "penstock.log.event",
     "Log": "penstock.log.log",
@@ -151,6 +193,15 @@ _HOMES = {
     "once": "penstock.log.once",
     "to": "penstock.follow",
     "open_log": "penstock.opening",
+    "Queue": "penstock.queue.queue",
+    "Queues": "penstock.queue.queues",
+    "Exchange": "penstock.queue.exchange",
+    "Message": "penstock.queue.message",
+    "message": "penstock.queue.message",
+    "Delivery": "penstock.queue.delivery",
+    "DeadLetter": "penstock.queue.delivery",
+    "QueueConsumer": "penstock.queue.consumer",
+    "open_queues": "penstock.queue.opening",
 }
 
 __all__ = [
@@ -160,24 +211,39 @@ __all__ = [
     "BadInput",
     "BadName",
     "BadOption",
+    "BadPattern",
     "BadQuery",
     "BadRecord",
     "BadSchema",
+    "Bridge",
     "BufferFull",
     "Change",
     "ChangesLost",
+    "Channel",
+    "ChannelClosed",
+    "ChannelFull",
+    "CommandConflict",
+    "CommandRefused",
     "Consumer",
     "Contended",
     "Damaged",
+    "DeadLetter",
     "DefinitionChanged",
+    "Delivery",
+    "DeliveryExpired",
     "DiskFull",
     "Event",
+    "EventsLost",
+    "Exchange",
     "Feed",
     "Fenced",
     "IncompatibleSchema",
     "LockTimeout",
     "Log",
     "LogSource",
+    "Message",
+    "MessageTooLarge",
+    "NoReply",
     "NotAllowed",
     "NotOwner",
     "NotSupported",
@@ -187,24 +253,43 @@ __all__ = [
     "PositionLost",
     "Producer",
     "QueryFailed",
+    "Queue",
+    "QueueConsumer",
+    "QueueDiffers",
+    "QueueFull",
+    "Queues",
+    "Received",
+    "Receiver",
     "RecordTooLarge",
     "RecordsLost",
     "SchemaRefused",
+    "SealBroken",
     "SegmentMissing",
     "SeveralRowsPerKey",
     "StorageError",
+    "SubjectForgotten",
     "SyncFailed",
     "Topic",
     "TopicExists",
+    "UnknownAggregate",
+    "UnknownDelivery",
+    "UnknownExchange",
+    "UnknownGroup",
+    "UnknownQueue",
+    "UnknownSubject",
     "UnknownTopic",
     "UnknownView",
     "Unreachable",
+    "UnreadableEvent",
+    "Unroutable",
+    "VersionOutOfRange",
     "ViewBehind",
     "__version__",
     "aggregate",
     "any_of",
     "approx_distinct",
     "approx_percentile",
+    "bridge",
     "capture",
     "col",
     "collect",
@@ -224,9 +309,11 @@ __all__ = [
     "lookup",
     "max",
     "mean",
+    "message",
     "min",
     "once",
     "open_log",
+    "open_queues",
     "outbox",
     "pattern",
     "percentile",
@@ -234,6 +321,7 @@ __all__ = [
     "search",
     "session",
     "sliding",
+    "sourcing",
     "step",
     "stream",
     "sum",
@@ -245,8 +333,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         found: Any = _version()
-    elif name == "capture":
-        found = importlib.import_module("penstock.capture")
+    elif name in ("capture", "sourcing"):
+        found = importlib.import_module(f"penstock.{name}")
     elif name in __all__:
         found = getattr(importlib.import_module(_HOMES.get(name, "penstock.errors")), name)
     else:

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 import penstock as ps
 from penstock.cli.interrupt import Interrupt
-from penstock.cli.places import parse_place
+from penstock.places import parse_place
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

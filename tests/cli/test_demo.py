@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from tests.cli.command import Command
 from tests.waiting import wait_until
 
 import penstock as ps
-from penstock.cli.demo import latency, proof
+from penstock.cli.demo import latency, proof, shop
 
 
 def test_it_runs_shows_a_takeover_and_proves_that_nothing_was_lost(cli: Command, tmp_path: Path) -> None:
@@ -27,6 +29,9 @@ def test_it_runs_shows_a_takeover_and_proves_that_nothing_was_lost(cli: Command,
     assert told["stored"]["acknowledged"] == told["stored"]["in_log"] > 0
     assert [group["lost"] for group in told["groups"]] == [0, 0]
     assert told["taken_over_s"] is not None
+    mails = told["mails"]
+    assert mails["once"] == mails["published"] > 0
+    assert mails["poison"] == mails["given_up"] == mails["mended"] > 0
     assert list(temporary.iterdir()) == []
 
 
@@ -37,17 +42,43 @@ def test_without_a_terminal_it_prints_plain_lines_and_keeps_what_it_is_told_to_k
     assert "was killed with SIGKILL" in done.stdout
     assert "All of it holds." in done.stdout
     with ps.open_log(cli.home) as log:
-        assert log.topics() == ["imported", "page_views", "shop.plans", "shop.plans.changes", "shop.schemas"]
+        assert {"imported", "page_views", "purchases", "carts", "database.customers"} <= set(log.topics())
 
 
-def test_the_view_of_its_spark_job_equals_its_recomputation_and_late_events_are_kept(cli: Command) -> None:
-    done = cli.run("demo", "--for", 8, "--json", timeout_s=250)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+@pytest.mark.timeout(900)
+def test_the_whole_shop_is_on_a_page_and_everything_it_shows_is_proved(cli: Command) -> None:
+    """The one run with all of it: queries, page, capture, carts, mail."""
+    with cli.start("demo", "--for", 20, "--port", 0, "--json") as process:
+        address = _address_of(process)
+        with urllib.request.urlopen(address, timeout=60) as page:
+            assert page.status == 200
+        out, _ = process.communicate(timeout=800)
+    assert process.returncode == 0, out
+    told = json.loads(out)
     assert told["holds"] is True
-    for name in ("views_per_page", "carts_left"):
-        assert told["views"][name]["verdict"] == "equal"
-        assert told["views"][name]["rows"] > 0
+    assert told["page"] == address
+    assert set(told["views"]) == set(shop.app.definitions)
+    assert {found["verdict"] for found in told["views"].values()} == {"equal"}
+    assert told["queries"] == len(told["views"]) >= 12
+    assert told["events_per_second"] > 0
+    assert told["latency_p99_ms"] > 0
+    assert told["memory_bytes_max"] < 6 * 2**30
+    assert not cli.home.exists()
+
+
+def _address_of(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "the page: " in line:
+            return line.split("the page: ")[1].strip()
+    raise AssertionError("it ended before the page answered")
+
+
+def test_a_home_that_somebody_uses_is_left_alone(cli: Command) -> None:
+    cli.run("topic", "create", "mine")
+    done = cli.run("demo", "--log-only", "--for", 1)
+    assert done.returncode == 2
+    assert "wants a home of its own" in done.stderr
 
 
 def _without_home() -> str:
@@ -99,7 +130,7 @@ def test_percentiles_are_right_within_a_tenth() -> None:
 def test_no_process_outlives_a_demo_that_is_killed(cli: Command) -> None:
     with cli.start("demo", "--log-only") as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        wait_until(lambda: len(children.read_text().split()) == 5, what="five processes", timeout_s=60)
+        wait_until(lambda: len(children.read_text().split()) == 6, what="six processes", timeout_s=60)
         actors = children.read_text().split()
         process.kill()
         process.wait(60)

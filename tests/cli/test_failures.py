@@ -25,8 +25,10 @@ CODES: list[tuple[type[errors.PenstockError], int]] = [
     (errors.StorageError, 4),
     (errors.NotAllowed, 4),
     (errors.Damaged, 4),
+    (errors.SealBroken, 4),
     (errors.QueryFailed, 1),
     (errors.ChangesLost, 1),
+    (errors.EventsLost, 1),
 ]
 
 
@@ -66,7 +68,7 @@ def test_with_json_the_error_is_an_object_with_its_facts(cli: Command) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["topc"], "Did you mean 'topic'?"),
+        (["topc"], "Did you mean 'topic'"),
         (["topic", "creat", "x"], "Did you mean 'create'"),
         (["topic", "list", "--jsn"], "--json"),
         (["produce"], "TOPIC"),
@@ -91,6 +93,8 @@ def test_looking_at_a_log_never_creates_one(cli: Command, home: Path) -> None:
     assert cli("consume", "x").exit_code == 2
     assert cli.json("topic", "list")["topics"] == []
     assert cli.json("group", "list")["groups"] == []
+    assert cli.json("queue", "list")["queues"] == []
+    assert cli("queue", "show", "x").exit_code == 2
     assert cli("doctor").exit_code == 0
     assert not home.exists()
 
@@ -116,11 +120,30 @@ EVERY_COMMAND = [
     ("group", "list"),
     ("group", "show", "g"),
     ("group", "reset", "g", "--topic", "t", "--to", "latest", "--yes"),
+    ("queue", "create", "q"),
+    ("queue", "list"),
+    ("queue", "show", "q"),
+    ("queue", "alter", "q", "--max-attempts", "2"),
+    ("queue", "purge", "q", "--yes"),
+    ("queue", "delete", "q", "--yes"),
+    ("queue", "publish", "q", "--body", "x"),
+    ("queue", "get", "q"),
+    ("queue", "work", "q", "true"),
+    ("queue", "dead", "q"),
+    ("queue", "redrive", "q"),
+    ("queue", "exchange", "x"),
+    ("queue", "bind", "x", "q"),
+    ("queue", "bridge", "q", "--to-topic", "t"),
     ("capture", "run", "shop.db"),
     ("capture", "status", "shop.db"),
     ("capture", "resnapshot", "shop.db"),
     ("capture", "drop", "shop.db", "--yes"),
     ("capture", "export", "shop", "users"),
+    ("sourcing", "show", "shop.py"),
+    ("sourcing", "list", "shop.py"),
+    ("sourcing", "state", "shop.py", "7"),
+    ("sourcing", "audit", "shop.py", "7"),
+    ("sourcing", "publish", "shop.py"),
     ("follow", "shop.db", "--into", "sqlite:///copy.db"),
     ("kafka", "up"),
     ("kafka", "status"),
@@ -136,7 +159,15 @@ EVERY_COMMAND = [
     ("verify", "shop.py"),
     ("rebuild", "shop.py", "v"),
     ("explain", "shop.py"),
+    ("forget", "shop.py", "17", "--yes"),
+    ("top", "--once"),
+    ("serve",),
+    ("token", "create", "ann"),
+    ("token", "list"),
+    ("token", "revoke", "ann"),
 ]
+
+GROUPS = ("topic", "group", "queue", "capture", "sourcing", "token", "kafka")
 
 
 @pytest.mark.parametrize("args", EVERY_COMMAND, ids=" ".join)
@@ -152,7 +183,7 @@ def test_a_home_that_is_a_file_is_refused(cli: Command, home: Path, args: tuple[
 
 
 def test_every_command_is_asked_about_a_home_that_is_a_file() -> None:
-    asked = {args[: 2 if args[0] in ("topic", "group", "capture", "kafka") else 1] for args in EVERY_COMMAND}
+    asked = {args[: 2 if args[0] in GROUPS else 1] for args in EVERY_COMMAND}
     assert _commands(get_command(app)) == asked | {("copy",)}  # which is told both places
 
 

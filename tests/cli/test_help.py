@@ -11,6 +11,10 @@ from tests.cli.command import Command, environment
 
 import penstock
 
+QUEUE_VERBS = (
+    "create", "list", "show", "alter", "purge", "delete", "publish", "get", "work", "dead", "redrive",
+    "exchange", "bind", "bridge",
+)  # fmt: skip
 COMMANDS = [
     ["topic"],
     *(["topic", verb] for verb in ("create", "list", "show", "alter", "delete", "compact", "archive")),
@@ -18,12 +22,31 @@ COMMANDS = [
     ["consume"],
     ["group"],
     *(["group", verb] for verb in ("list", "show", "reset")),
+    ["queue"],
+    *(["queue", verb] for verb in QUEUE_VERBS),
     ["capture"],
     *(["capture", verb] for verb in ("run", "status", "resnapshot", "drop", "export")),
+    ["sourcing"],
+    *(["sourcing", verb] for verb in ("show", "list", "state", "audit", "publish")),
     *(
         [flow]
-        for flow in ("follow", "run", "view", "subscribe", "search", "late", "verify", "rebuild", "explain")
+        for flow in (
+            "follow",
+            "run",
+            "view",
+            "subscribe",
+            "search",
+            "late",
+            "verify",
+            "rebuild",
+            "explain",
+            "forget",
+        )
     ),
+    ["top"],
+    ["serve"],
+    ["token"],
+    *(["token", verb] for verb in ("create", "list", "revoke")),
     ["kafka"],
     *(["kafka", verb] for verb in ("up", "status", "down")),
     ["copy"],
@@ -71,7 +94,8 @@ assert not heavy, heavy
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_can_answer_in_json_and_takes_a_home(cli: Command, command: list[str]) -> None:
     shown = cli(*command, "--help").stdout
-    if len(command) == 2 or command[0] not in ("topic", "group", "capture", "kafka"):
+    nouns = ("topic", "group", "queue", "capture", "sourcing", "token", "kafka")
+    if len(command) == 2 or command[0] not in nouns:
         assert "--json" in shown
         assert "--home DIR" in shown or command == ["copy"]
 
@@ -106,6 +130,6 @@ def test_every_error_class_is_public() -> None:
     public = {
         name
         for name, value in vars(errors).items()
-        if isinstance(value, type) and value.__module__ == errors.__name__
+        if isinstance(value, type) and value.__module__.startswith(errors.__name__)
     }
     assert public <= set(penstock.__all__)

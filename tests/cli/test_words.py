@@ -8,7 +8,8 @@ import pytest
 from tests.cli.command import Command
 
 import penstock as ps
-from penstock.cli import places, words
+from penstock import places
+from penstock.cli import words
 
 
 @pytest.mark.parametrize("module", [places, words])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,10 @@ def bench(
     ctx: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Which bench: log, flow, latency, joins, patterns or capture."),
+        typer.Argument(
+            metavar="NAME",
+            help="Which bench: log, flow, latency, joins, patterns, capture, sourcing, queue or gateway.",
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few minutes at most, less exact.")] = False,
     against: Annotated[
@@ -49,7 +53,12 @@ def bench(
 
     peer = {"against": against} if against else {}
     module = importlib.import_module(f"penstock.bench.{name}")
-    report: Report = module.run(quick=quick, home=session.folder, **peer)
+    # Asked to end it ends as with Ctrl-C: a server that it started must not stay.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        report: Report = module.run(quick=quick, home=session.folder, **peer)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if session.json:
         output.emit(report.to_json())
     else:

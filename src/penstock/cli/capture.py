@@ -230,7 +230,7 @@ def _closed(captures: list[Capture]) -> Iterator[list[Capture]]:
         yield captures
     finally:
         for capture in captures:
-            capture.source.close()
+            capture.close()
 
 
 def _is_app(text: str) -> bool:
@@ -245,7 +245,7 @@ def _watch(running: Any, session: Session) -> None:
         if time.monotonic() < due:
             continue
         due = time.monotonic() + _LINE_S
-        for capture in running.captures:
+        for capture in running.all:
             now = (capture.progress().changes, capture.snapshot, capture.last_error)
             if told.get(capture.name) != now:
                 told[capture.name] = now

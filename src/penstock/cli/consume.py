@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import output, places, words
+from penstock import places
+from penstock.cli import output, words
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import BadOption
@@ -19,6 +20,7 @@ from penstock.errors import BadOption
 if TYPE_CHECKING:
     from penstock.log.event import Event
     from penstock.log.log import Log
+    from penstock.log.topic import Topic
 
 _AS_JSON_HAS_IT = ("int8", "int16", "int32", "int64", "string", "bool")
 
@@ -61,6 +63,9 @@ def consume(
     values: Annotated[
         bool, typer.Option("--values", help="Print only the value, without its place.")
     ] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="Print what is personal in clear, where there is a key for it.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,12 +82,13 @@ def consume(
     place = places.parse_place(start or "earliest", now=datetime.now(UTC))
     with session.log() as log:
         write = _writer(log, topic, session, values=values)
+        found = log.topic(topic).revealed() if reveal else log.topic(topic)
         try:
             if group is not None:
-                _as_member(log, topic, group, place, write, follow=follow, count=count, on_lost=on_lost)
+                _as_member(log, found, group, place, write, follow=follow, count=count, on_lost=on_lost)
             else:
                 _plainly(
-                    log, topic, place, write, partition=partition, follow=follow, count=count, on_lost=on_lost
+                    found, place, write, partition=partition, follow=follow, count=count, on_lost=on_lost
                 )
         except KeyboardInterrupt:
             if not follow:
@@ -91,7 +97,7 @@ def consume(
 
 def _as_member(
     log: Log,
-    topic: str,
+    topic: Topic,
     group: str,
     place: places.Place,
     write: Writer,
@@ -100,11 +106,11 @@ def _as_member(
     count: int | None,
     on_lost: OnLost,
 ) -> None:
-    if place != "earliest" and log.port.committed(group, topic):
+    if place != "earliest" and log.port.committed(group, topic.name):
         output.note(f'group "{group}" goes on from its commits, not --from; to move it: penstock group reset')
     printed: dict[int, int] = {}
     interrupt = Interrupt()
-    member = log.topic(topic).consume(group=group, start=place, on_lost=on_lost.value, follow=follow)
+    member = topic.consume(group=group, start=place, on_lost=on_lost.value, follow=follow)
     with interrupt.watching(), member as consumer:
         # What is printed is processed, no more and no less, wherever an interrupt comes.
         consumer.track_outside(lambda: consumer.mark_done(printed))
@@ -120,8 +126,7 @@ def _as_member(
 
 
 def _plainly(
-    log: Log,
-    topic: str,
+    topic: Topic,
     place: places.Place,
     write: Writer,
     *,
@@ -132,7 +137,7 @@ def _plainly(
 ) -> None:
     from penstock.cli.tail import Tail
 
-    tail = Tail(log.topic(topic), place, partition=partition, on_lost=on_lost.value)
+    tail = Tail(topic, place, partition=partition, on_lost=on_lost.value)
     left = sys.maxsize if count is None else count
     interrupt = Interrupt()
 

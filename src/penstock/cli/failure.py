@@ -6,7 +6,7 @@ import json
 import sys
 
 from penstock import errors
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, as_object
 
 DONE, NO, BAD_INPUT, CONTENDED, STORAGE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -18,6 +18,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.StorageError, STORAGE),
     (errors.NotAllowed, STORAGE),
     (errors.Damaged, STORAGE),
+    (errors.SealBroken, STORAGE),
     (OSError, STORAGE),
 )
 
@@ -44,11 +45,6 @@ def report(error: PenstockError | OSError, *, as_json: bool) -> None:
         print(json.dumps({"error": as_object(error)}, ensure_ascii=False), file=sys.stderr)
 
 
-def as_object(error: PenstockError) -> dict[str, object]:
-    facts = {name: _plain(value) for name, value in vars(error).items() if name not in ("message", "hint")}
-    return {"type": type(error).__name__, "message": error.message, "hint": error.hint, **facts}
-
-
 def say(message: str, hint: str = "") -> None:
     """The two lines of an error, in colour where there is somebody to see it."""
     from penstock.cli import output
@@ -64,13 +60,3 @@ def _of_the_system(error: OSError) -> PenstockError:
     return errors.StorageError(
         f"{where}{error.strerror or error}.", hint="check the path and its permissions"
     )
-
-
-def _plain(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    return str(value)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import output, places, words
+from penstock import places
+from penstock.cli import output, words
 from penstock.cli.session import AsJson, Home, Session, Yes
-from penstock.errors import BadInput
+from penstock.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -22,17 +22,6 @@ app = typer.Typer(help="Look at consumer groups and move them.", no_args_is_help
 _SOON_S = 86_400
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
-
-
-class UnknownGroup(BadInput):
-    def __init__(self, group: str, known: list[str]) -> None:
-        self.group = group
-        close = difflib.get_close_matches(group, known, n=1)
-        self.did_you_mean = close[0] if close else None
-        listed = f"there are: {', '.join(known)}" if known else "a group begins when a consumer joins it"
-        super().__init__(
-            f'there is no group "{group}".', hint=f'did you mean "{close[0]}"?' if close else listed
-        )
 
 
 @app.command("list")
@@ -95,7 +84,7 @@ def _topics_of(log: Log, group: str, topic: str | None) -> list[str]:
         log.port.settings(topic)  # a topic that does not exist is the better thing to complain about
     topics = [name for known, name in pairs if known == group and topic in (None, name)]
     if not topics:
-        raise UnknownGroup(group, sorted({known for known, name in pairs if topic in (None, name)}))
+        raise UnknownGroup(group, known={known for known, name in pairs if topic in (None, name)})
     return topics
 
 

@@ -20,14 +20,20 @@ from penstock.cli import (
     explain,
     failure,
     follow,
+    forget,
     group,
     kafka,
     late,
     produce,
+    queue,
     rebuild,
     run,
     search,
+    serve,
+    sourcing,
     subscribe,
+    token,
+    top,
     topic,
     upkeep,
     verify,
@@ -37,8 +43,9 @@ from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
 _ORDER = (
-    "topic", "produce", "consume", "group", "capture", "follow", "run", "view", "subscribe", "search", "late",
-    "verify", "rebuild", "explain", "kafka", "copy", "doctor", "bench", "demo",
+    "topic", "produce", "consume", "group", "queue", "capture", "sourcing", "follow", "run", "view",
+    "subscribe", "search", "late", "verify", "rebuild", "explain", "forget", "top", "serve", "token",
+    "kafka", "copy", "doctor", "bench", "demo",
 )  # fmt: skip
 
 
@@ -131,7 +138,9 @@ app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(group.app, name="group")
+app.add_typer(queue.app, name="queue")
 app.add_typer(capture.app, name="capture")
+app.add_typer(sourcing.app, name="sourcing")
 app.command("follow")(follow.follow)
 app.command("run")(run.run)
 app.command("view")(view.view)
@@ -141,6 +150,10 @@ app.command("late")(late.late)
 app.command("verify")(verify.verify)
 app.command("rebuild")(rebuild.rebuild)
 app.command("explain")(explain.explain)
+app.command("forget")(forget.forget)
+app.command("top")(top.top)
+app.command("serve")(serve.serve)
+app.add_typer(token.app, name="token")
 app.add_typer(kafka.app, name="kafka")
 app.command("copy")(copy.copy)
 app.command("doctor")(doctor.doctor)

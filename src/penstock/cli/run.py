@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +47,9 @@ def run(
             show_default="1,000,000, or 4,000,000 where they are added up before Spark",
         ),
     ] = None,
+    until_eof: Annotated[
+        bool, typer.Option("--until-eof", help="Stop also when stdin ends, as it does with who started this.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,9 +61,14 @@ def run(
     session = Session.of(ctx, home, as_json)
     interval = f"{duration_ms(every)} milliseconds" if every is not None else None
     with _Stop().watching() as stop:
+        if until_eof:
+            threading.Thread(target=_ask_at_eof, name="stdin", daemon=True).start()
         try:
             with engine.analysed(session, app) as graph:
-                _check(graph.app.name, graph.analysed or graph.app.followed or graph.app.captures)
+                _check(
+                    graph.app.name,
+                    graph.analysed or graph.app.followed or graph.app.captures or graph.app.sourced,
+                )
                 from penstock.app.runner import Runner
                 from penstock.cli.watching import Screen
 
@@ -78,6 +89,13 @@ def _check(name: str, definitions: Any) -> None:
             f'app "{name}" has no views and no streams: there is nothing to run.',
             hint='write a function that returns a DataFrame under @app.view(key="...")',
         )
+
+
+def _ask_at_eof() -> None:
+    """As SIGTERM does. Whoever held the other end may have been killed, and can ask no more."""
+    while os.read(sys.stdin.fileno(), 4_096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run(runner: Runner, screen: Screen, stop: _Stop, *, once: bool) -> None:

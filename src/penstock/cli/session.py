@@ -61,6 +61,13 @@ class Session:
         return home
 
     @property
+    def kept(self) -> Path:
+        """Where things are kept that no log holds: beside the log, or here for one on Kafka."""
+        from penstock.log.log import HOME
+
+        return Path(HOME) if self.on_kafka else self.folder
+
+    @property
     def on_kafka(self) -> bool:
         from penstock.opening import address_of, is_kafka
 

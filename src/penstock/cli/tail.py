@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 
-from penstock.cli import places
+from penstock import places
 from penstock.errors import OffsetOutOfRange, RecordsLost
 from penstock.log.consumer import OnLost
 from penstock.log.event import Event

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import failure, growth, output, partitions, words
+from penstock.cli import failure, growth, output, partitions, personal, words
 from penstock.cli.session import AsJson, Home, Session, Yes
 from penstock.clock import duration_ms
-from penstock.errors import BadOption, PenstockError
+from penstock.errors import BadOption, PenstockError, as_object
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from penstock.log.facts import PartitionFacts
     from penstock.log.log import Log
     from penstock.log.settings import PartitionsAdded, TopicSettings
 
@@ -44,6 +45,19 @@ DURABILITY = {
     "os": "os: what was acknowledged survives a crash of the program, not power loss",
 }
 
+Acknowledged = Annotated[
+    Durability,
+    typer.Option(
+        "--durability",
+        help="fsync: acknowledged records survive power loss. os: only a crash of the program.",
+    ),
+]
+OnKafka = Annotated[
+    Format | None,
+    typer.Option(
+        "--format", help="On Kafka: json, or avro, which it is where the address names a schema registry."
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Schema = Annotated[
     str | None, typer.Option("--schema", metavar="DDL", help='Columns, like "id BIGINT, at TIMESTAMP".')
@@ -105,15 +119,12 @@ def create(
     ] = Cleanup.delete,
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
-    durability: Annotated[
-        Durability,
-        typer.Option(help="fsync: acknowledged records survive power loss. os: only a crash of the program."),
-    ] = Durability.fsync,
+    durability: Acknowledged = Durability.fsync,
     archive: Annotated[bool, typer.Option("--archive", help="Turn old segments into Parquet files.")] = False,
-    format: Annotated[
-        Format | None,
-        typer.Option(help="On Kafka: json, or avro, which it is where the address names a schema registry."),
-    ] = None,
+    format: OnKafka = None,
+    sealed: personal.Sealed = None,
+    comparable: personal.Comparable = None,
+    on_forgotten: personal.WhenForgotten = personal.OnForgotten.refuse,
     max_record_bytes: MaxRecord = None,
     segment_bytes: SegmentBytes = None,
     tombstones: Tombstones = None,
@@ -133,7 +144,9 @@ def create(
             name, schema, key=key or [], event_time=event_time, partitions=count, cleanup=cleanup.value,
             retention=None if _is_none(retention) else retention, retention_bytes=_size(retention_bytes),
             durability=durability.value, archive=archive, if_missing=if_missing,
-            format=format and format.value, **limits,
+            format=format and format.value,
+            personal=personal.columns(sealed or []), comparable=comparable or [],
+            on_forgotten=on_forgotten.value, **limits,
         )  # fmt: skip
     _show_creation(session, topic.settings, existed=existed)
 
@@ -174,7 +187,7 @@ def _summary(log: Log, name: str) -> dict[str, Any]:
     try:
         settings, found = log.port.settings(name), partitions.facts_of(log, name)
     except PenstockError as error:
-        return {"topic": name, "error": failure.as_object(error)}
+        return {"topic": name, "error": as_object(error)}
     return {
         "topic": name,
         "partitions": settings.partitions,
@@ -217,7 +230,7 @@ def show(ctx: typer.Context, name: Name, home: Home = None, as_json: AsJson = Fa
                 "archive_means": _archive(settings),
                 "records": sum(one.records for one in found),
                 "bytes": sum(one.bytes or 0 for one in found),
-                "partitions": [one.as_object() for one in found],
+                "partitions": [partitions.as_object(one) for one in found],
                 "grown": [growth.as_object(added) for added in settings.grown],
             }
         )
@@ -235,6 +248,7 @@ def _described(settings: TopicSettings) -> list[tuple[str, str]]:
         ("schema", output.escape(settings.schema.ddl)),
         ("key", output.escape(", ".join(settings.key)) or "none: records spread evenly"),
         ("event time", output.escape(_event_time(settings))),
+        ("personal", output.escape(personal.told(settings))),
         ("keeps", _keeps(settings)),
         ("archive", output.escape(_archive(settings)) if settings.archive else ""),
         ("durability", DURABILITY[settings.durability]),
@@ -294,12 +308,12 @@ def _show_idle_archive(settings: TopicSettings) -> None:
         output.show(f"[yellow]archive[/] is {output.escape(_archive(settings))}")
 
 
-def _partition_table(found: list[partitions.PartitionFacts]) -> Table:
+def _partition_table(found: list[PartitionFacts]) -> Table:
     numbers = ("partition#", "start#", "end#", "records#", "size#", "segments#")
     return output.table((*numbers, "first append", "last append"), [_partition_row(one) for one in found])
 
 
-def _partition_row(one: partitions.PartitionFacts) -> tuple[str, ...]:
+def _partition_row(one: PartitionFacts) -> tuple[str, ...]:
     return (
         str(one.partition),
         words.count(one.start),
@@ -312,7 +326,7 @@ def _partition_row(one: partitions.PartitionFacts) -> tuple[str, ...]:
     )
 
 
-def _segments(one: partitions.PartitionFacts) -> str:
+def _segments(one: PartitionFacts) -> str:
     return f"{one.segments} ({one.archived} Parquet)" if one.archived else str(one.segments)
 
 

@@ -14,6 +14,7 @@ from penstock.errors import Contended, NotSupported
 
 if TYPE_CHECKING:
     from penstock.log.embedded import EmbeddedLog
+    from penstock.log.facts import PartitionFacts
     from penstock.log.log import Log
     from penstock.log.maintenance import Done
 
@@ -70,8 +71,8 @@ def _run(port: EmbeddedLog, topic: str, number: int, **how: bool) -> Done:
 def _show(
     session: Session,
     name: str,
-    before: list[partitions.PartitionFacts],
-    after: list[partitions.PartitionFacts],
+    before: list[PartitionFacts],
+    after: list[PartitionFacts],
     done: list[Done],
 ) -> None:
     # A partition added meanwhile is in neither list of what was done.
@@ -83,9 +84,7 @@ def _show(
     output.show(output.table(columns, [_row(*change) for change in changes]))
 
 
-def _as_object(
-    before: partitions.PartitionFacts, after: partitions.PartitionFacts, done: Done
-) -> dict[str, Any]:
+def _as_object(before: PartitionFacts, after: PartitionFacts, done: Done) -> dict[str, Any]:
     return {
         "partition": before.partition,
         "records": {"before": before.records, "after": after.records},
@@ -94,7 +93,7 @@ def _as_object(
     }
 
 
-def _row(before: partitions.PartitionFacts, after: partitions.PartitionFacts, done: Done) -> tuple[str, ...]:
+def _row(before: PartitionFacts, after: PartitionFacts, done: Done) -> tuple[str, ...]:
     sizes = (words.size(before.bytes or 0), "[dim]→[/]", words.size(after.bytes or 0))
     records = (words.count(before.records), "[dim]→[/]", words.count(after.records))
     return (str(before.partition), *records, *sizes, f"[dim]{output.escape(_told(done))}[/]")

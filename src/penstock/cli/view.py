@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import engine, output, places, words
+from penstock import places
+from penstock.cli import engine, output, words
 from penstock.cli.engine import AppFile
 from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import BadOption

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.app.published import Publisher
 from penstock.app.status import CaptureStatus, FollowerStatus, QueryStatus, Status, Watch
 from penstock.cli import output, words
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from penstock.app.runner import Runner
+    from penstock.sourcing.publisher import Publication
 
 _TABLE_S = 0.5
 _LINE_S = 3.0
@@ -32,6 +34,7 @@ class Screen:
 
     def __init__(self, runner: Runner, *, as_json: bool) -> None:
         self._watch = Watch(runner)
+        self._publisher = Publisher(runner, self._watch)
         self._json = as_json
         self._live: Live | None = None
         self._every_s = _LINE_S if as_json or not sys.stdout.isatty() else _TABLE_S
@@ -54,9 +57,11 @@ class Screen:
         """Now, unless that was done a moment ago."""
         now = time.monotonic()
         if now < self._next:
+            self._publisher.show()  # more often than a line is printed
             return
         self._next = now + self._every_s
         status = self._watch.look()
+        self._publisher.tell(status)
         if self._json:
             output.emit({"kind": "status", **as_object(status)})
             sys.stdout.flush()
@@ -85,6 +90,7 @@ class Screen:
 
     def summarise(self, outcome: str) -> None:
         status = self._watch.look()
+        self._publisher.tell(status, ended=True)
         if self._json:
             output.emit({"kind": "summary", "outcome": outcome, **as_object(status)})
             return
@@ -138,6 +144,9 @@ def lines(status: Status) -> Iterator[str]:
             yield f"{at} follower of {follower.view}: {_follower(follower)}"
     for capture in status.captures:
         yield f"{at} capture {capture.capture}: {_capture(capture)}"
+    for found in status.published:
+        if found.recorded > found.published or found.last_error:
+            yield f"{at} events of {found.aggregates}: {_publication(found)}"
 
 
 def table(status: Status) -> RenderableType:
@@ -150,6 +159,9 @@ def table(status: Status) -> RenderableType:
     if status.captures:
         databases = [(c.capture, output.escape(_capture(c))) for c in status.captures]
         parts += ["", output.table(("capture", ""), databases)]
+    if status.published:
+        events = [(p.aggregates, output.escape(_publication(p))) for p in status.published]
+        parts += ["", output.table(("aggregates", "their events"), events)]
     parts += [f"[red]{output.escape(name)}[/]: {output.escape(text)}" for name, text in _errors(status)]
     parts.append(f"[dim]{words.span(status.running_s)}; Ctrl-C stops between batches[/]")
     return Group(*parts)
@@ -180,6 +192,12 @@ def _follower(follower: FollowerStatus) -> str:
 def _capture(capture: CaptureStatus) -> str:
     told = f"{capture.phase}, {words.count(capture.changes, 'change')} stored"
     return f"{told}: {capture.last_error}" if capture.last_error else told
+
+
+def _publication(found: Publication) -> str:
+    waiting = max(0, found.recorded - found.published)
+    told = f"{words.count(waiting, 'event')} to be published" if waiting else "all published"
+    return f"{told}: {found.last_error}" if found.last_error else told
 
 
 def _errors(status: Status) -> list[tuple[str, str]]:

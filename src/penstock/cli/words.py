@@ -86,6 +86,17 @@ def listed(numbers: Iterable[int]) -> str:
     return ", ".join(f"{a}" if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs)
 
 
+def parse_count(text: str) -> int:
+    """
+    >>> parse_count("10,000")
+    10000
+    """
+    digits = text.replace(",", "").replace("_", "").strip()
+    if not digits.isdecimal():
+        raise BadOption(f"{text!r} is no number.", hint="write it like 100, or none")
+    return int(digits)
+
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 
 

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.cli import words
-from penstock.cli.demo import database, proof
-from penstock.cli.demo.actors import SCHEMA, TOPIC, TOPIC_OPTIONS
-from penstock.cli.demo.stage import Actor, ActorFailed, Place, wait_until
-from penstock.errors import TopicExists
+from penstock.cli.demo import carts, database, proof
+from penstock.cli.demo.importing import Import
+from penstock.cli.demo.mails import Mails
+from penstock.cli.demo.memory import Memory, used
+from penstock.cli.demo.proof import Proof
+from penstock.cli.demo.shop import app as shop
+from penstock.cli.demo.shop import page_views
+from penstock.cli.demo.stage import Actor, ActorFailed, Parts, Place, wait_until
 from penstock.log.log import Log
 from penstock.log.port import GroupInfo
 
 GROUPS = ("mailer", "audit")
-PARTITIONS = TOPIC_OPTIONS["partitions"]
-_OTHERS = ("imported", *database.TOPICS)
-VIEWS = ("views_per_page", "carts_left")
-_VIEW_TOPICS = [f"{name}{part}" for name in VIEWS for part in ("", ".batches", ".late")]
+TOPIC = page_views.name
+PARTITIONS = page_views.declared.partitions
 _START_S = 120.0
 _DRAIN_S = 30.0
-_VERIFY_S = 180.0
-_PLANS = ("free", "basic", "plus", "team")
-_PEOPLE = ("ann", "bob", "cid", "dora", "eve")
-
-
-@dataclass(slots=True)
-class Import:
-    """An imaginary file that is imported with atomic appends."""
-
-    line: int = 0
-    sent_again: int = 0
-    stored_again: int = 0
-    position: str = ""
+_PROVE_S = 400.0
+_MEMORY_EVERY_S = 3.0
 
 
 @dataclass(slots=True)
@@ -56,45 +46,59 @@ class Story:
 class Play:
     """Not thread-safe: one thread calls `tick` again and again, then `finish`."""
 
-    def __init__(self, log: Log, place: Place, *, kill_at_s: float, spark: bool) -> None:
-        self.log = log
-        self.place, self._kill_at_s = place, kill_at_s
-        self._token = f"{os.getpid():x}-{time.time_ns():x}"
-        for name in (TOPIC, *_OTHERS, *_VIEW_TOPICS):
-            if name in log.topics():
-                raise TopicExists(name)
-        self._page_views = log.create_topic(TOPIC, SCHEMA, **TOPIC_OPTIONS)
-        self.with_spark = spark
-        self.views: Actor | None = None
-        self._database = database.Database(log)
-        self._imported = log.create_topic("imported", "line BIGINT, text STRING")
-        self._importer = log.producer(f"importer-{self._token}")
+    def __init__(self, log: Log, place: Place, parts: Parts, *, kill_at_s: float) -> None:
+        self.log, self.place, self.parts, self._kill_at_s = log, place, parts, kill_at_s
+        for topic in shop.topics.values():
+            log.port.create_topic(topic.declared)
+        self._page_views = log.topic(TOPIC)
+        place.home.mkdir(parents=True, exist_ok=True)
+        self._database = place.home / "shop.db"
+        database.create(self._database)
+        self.importing = Import(log)
+        self.mails = Mails(place.home)
         self.producers: list[Actor] = []
         self.members: list[Actor] = []
-        self.importing, self.plan_changes = Import(), 0
+        self.customers: Actor | None = None
+        self.queries: Actor | None = None
+        self.page: Actor | None = None
         self.lag: dict[str, GroupInfo] = {}
         self.story = Story()
         self.taken_over_s: float | None = None
+        self.memory: Memory | None = None
+        self.memory_max = 0
+        self.lags_s: list[float] = []  # of each query, at each look
         self._killed_at: float | None = None
         self._next_second = 0
-        self._view_seen = False
+        self._next_memory_s = 0.0
+        self._seen: set[str] = set()
 
-    def start(self) -> None:
-        """Readers first, so that latencies are those of records that were waited for."""
-        self._database.start()
-        if self.with_spark:  # before the others: with the machine to itself it starts twice as fast
-            self.views = views = Actor("views", "views", self.place, title="the Spark job")
-            self._wait_for([views], lambda: views.ready)
+    def start(self, show: Callable[[str], None]) -> None:
+        """The page first, which answers at once; the queries meanwhile, which take a while."""
+        self.mails.start()
+        if self.parts.page:
+            self.page = self._actor("page", str(self.parts.port), "the page")
+        if self.parts.spark:
+            self.queries = self._actor("queries", "queries", "the Spark job")
+        if self.page:
+            self._wait_for([self.page], lambda: "address" in self._told(self.page))
+            show(self.address)
         for group, number in (("mailer", 1), ("mailer", 2), ("audit", 1)):
-            self.members.append(Actor("member", group, self.place, title=f"{group} {number}"))
+            self.members.append(self._actor("member", group, f"{group} {number}"))
         self._wait_for(self.members, lambda: all(map(self._is_shared_out, GROUPS)))
+        self.customers = self._actor("customers", "customers", "the customers")
         for number in (1, 2):
-            self.producers.append(Actor("producer", str(number), self.place, title=f"producer {number}"))
-        self._wait_for(self.producers, lambda: all(actor.ready for actor in self.producers))
+            self.producers.append(self._actor("producer", str(number), f"producer {number}"))
+        appending = [*self.producers, self.customers]
+        self._wait_for(appending, lambda: all(actor.ready for actor in appending))
         self.story = Story()
-        self.story.tell("two producers append; groups mailer (two members) and audit (one member) read")
+        self.story.tell(
+            "customers are in the shop; groups mailer (two members) and audit (one) read page views"
+        )
 
-    def _wait_for(self, actors: list[Actor], condition: Callable[[], bool]) -> None:
+    def _actor(self, role: str, name: str, title: str) -> Actor:
+        return Actor(role, name, self.place, title=title)
+
+    def _wait_for(self, actors: Iterable[Actor], condition: Callable[[], bool]) -> None:
         def arrived() -> bool:
             for actor in actors:
                 actor.check()
@@ -115,26 +119,55 @@ class Play:
     def tick(self) -> None:
         for actor in self._everybody():
             actor.check()
-        self._look_for_the_view()
+        self._look_at_queries()
         if self._killed_at is None and self.story.seconds() >= self._kill_at_s:
             self._kill_one()
         self._look_for_takeover()
         while self._next_second <= self.story.seconds():
-            self._import_some()
-            self._change_a_plan()
+            self.importing.go_on()
+            self.mails.publish(self._next_second)
             self._next_second += 1
         self.lag = {group: self.log.group(group, TOPIC) for group in GROUPS}
+        self._measure()
 
     def _everybody(self) -> list[Actor]:
-        return [*self.producers, *self.members, *([self.views] if self.views else [])]
-
-    def _look_for_the_view(self) -> None:
-        if self.views and self.views.view.get("windows") and not self._view_seen:
-            self._view_seen = True
-            self.story.tell("the Spark job shows its first window")
+        others = [self.customers, self.queries, self.page]
+        return [*self.producers, *self.members, *(actor for actor in others if actor is not None)]
 
     def members_of(self, group: str) -> list[Actor]:
         return [member for member in self.members if member.name == group]
+
+    def _look_at_queries(self) -> None:
+        stage = self._told(self.queries).get("stage")
+        if stage and stage not in self._seen:
+            self._seen.add(stage)
+            self.story.tell(f"{stage} …")
+        found = self.query_facts()
+        if found and self.is_whole and "whole" not in self._seen:
+            self._seen.add("whole")
+            self.story.tell(f"all {len(found)} queries have results")
+        self.lags_s += [query["lag_s"] for query in found if self.is_whole]
+
+    def query_facts(self) -> list[dict[str, Any]]:
+        """Of each query, as the Spark job told last."""
+        return list(self._told(self.queries).get("queries", ()))
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        return tuple(shop.definitions)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that belongs to it has shown something."""
+        found = self.query_facts()
+        return self.queries is None or bool(found and all(query["begun"] for query in found))
+
+    @property
+    def address(self) -> str:
+        return str(self._told(self.page).get("address", ""))
+
+    def _told(self, actor: Actor | None) -> dict[str, Any]:
+        return actor.told if actor else {}
 
     def _kill_one(self) -> None:
         victim = next(member for member in self.members_of("mailer") if not member.killed)
@@ -155,72 +188,77 @@ class Play:
                 f"{alive[0].title} has taken over all partitions, {words.span(self.taken_over_s)} later"
             )
 
-    def _import_some(self) -> None:
-        """Ten lines and the position after them, all or nothing; now and then sent twice."""
-        done = self.importing
-        lines = [
-            {"line": n, "text": f"line {n} of an imaginary file"} for n in range(done.line, done.line + 10)
-        ]
-        position, sequence = f"line {done.line + 10}", self._importer.next_sequence
-        self._importer.append({self._imported: lines}, position=position.encode(), sequence=sequence)
-        done.line += 10
-        if self._next_second % 3 == 2:
-            again = self._importer.append(
-                {self._imported: lines}, position=position.encode(), sequence=sequence
-            )
-            done.sent_again += 1
-            done.stored_again += not again.duplicate
-        done.position = (self._importer.position() or b"").decode()
-
-    def _change_a_plan(self) -> None:
-        person = _PEOPLE[self._next_second % len(_PEOPLE)]
-        self.plan_changes += 1
-        leaves = self._next_second % 7 == 6
-        plan = _PLANS[(self._next_second // len(_PEOPLE)) % len(_PLANS)]
-        self._database.change(person, None if leaves else plan)
-
-    def latest_plans(self) -> dict[str, str]:
-        return self._database.in_log()
+    def _measure(self) -> None:
+        if time.monotonic() < self._next_memory_s:
+            return
+        self._next_memory_s = time.monotonic() + _MEMORY_EVERY_S
+        self.memory = used()
+        self.memory_max = max(self.memory_max, self.memory.bytes if self.memory else 0)
 
     # ---- totals ---------------------------------------------------------------------------------
 
     def acknowledged(self) -> int:
-        return sum(producer.acknowledged for producer in self.producers)
+        """Events of everybody."""
+        return sum((actor.acknowledged for actor in self._appending()), self.importing.line)
+
+    def per_second(self) -> float:
+        return sum(actor.per_second() for actor in self._appending())
+
+    def _appending(self) -> list[Actor]:
+        return [*self.producers, *([self.customers] if self.customers else ())]
 
     def latencies(self) -> Counter[int]:
         return sum((member.latencies for member in self.members), Counter[int]())
 
     # ---- the end ------------------------------------------------------------------------------------
 
-    def finish(self) -> Proof:
-        """Let everything be read, end all processes, and compare."""
-        seconds = self.story.seconds()
-        for producer in self.producers:
-            producer.stop()
-        ended = [producer.wait_ended(10) for producer in self.producers]
-        if self.views:
-            self.views.stop()
+    def finish(self, show: Callable[[dict[str, dict[str, Any]]], None], *, interrupted: bool) -> Proof:
+        """Let everything be read, end all processes, and compare. `show` is told what is proved meanwhile."""
+        seconds, events = self.story.seconds(), self.acknowledged()
+        cut_short = interrupted and not self.is_whole
+        ended = self._end(self._appending())
+        if self.queries:
+            self.queries.stop()
         ends = {number: end for number, (_, end) in self._page_views.bounds().items()}
         wait_until(lambda: self._all_read(ends), timeout_s=_DRAIN_S)
-        alive = [member for member in self.members if not member.killed]
-        for member in alive:
-            member.stop()
-        ended += [member.wait_ended(10) for member in alive]
-        if self.views:
-            ended.append(self.views.wait_ended(_VERIFY_S))
+        ended += self._end([member for member in self.members if not member.killed])
+        ended += self._await_queries(show)
+        ended += self._end([self.page] if self.page else [])
         acknowledged = {int(producer.name): producer.acknowledged for producer in self.producers}
         return Proof(
             seconds=seconds,
+            events=events,
+            cut_short=cut_short,
             stored=proof.stored(self._page_views, acknowledged),
             delivered=tuple(proof.delivered(group, ends, self._ranges(group)) for group in GROUPS),
-            imported=self._imported_once(),
-            plans=self._database.finish(),
-            views=self.views.verified if self.views else None,
-            spark=self.with_spark,
+            imported=self.importing.is_whole(),
+            carts=carts.compared(self.place.home, self.place.address),
+            mails=self.mails.finish(),
+            captured=database.is_captured(self._database, self.log),
+            views=self.queries.verified if self.queries else None,
             ended_in_order=all(ended),
             taken_over_s=self.taken_over_s,
             killed=self._killed_at is not None,
         )
+
+    def _end(self, actors: list[Actor]) -> list[bool]:
+        for actor in actors:
+            actor.stop()
+        return [actor.wait_ended(20) for actor in actors]
+
+    def _await_queries(self, show: Callable[[dict[str, dict[str, Any]]], None]) -> list[bool]:
+        """It reads what is left, and proves one definition after the other."""
+        job = self.queries
+        if job is None:
+            return []
+
+        def over() -> bool:
+            show(job.verified)
+            self._measure()
+            return job.has_ended
+
+        wait_until(over, timeout_s=_PROVE_S, pause_s=0.2)
+        return [job.wait_ended(5)]
 
     def _all_read(self, ends: dict[int, int]) -> bool:
         return all(proof.delivered(group, ends, self._ranges(group)).lost == 0 for group in GROUPS)
@@ -228,44 +266,7 @@ class Play:
     def _ranges(self, group: str) -> list[tuple[int, int, int]]:
         return [given for member in self.members_of(group) for given in list(member.ranges)]
 
-    def _imported_once(self) -> bool:
-        lines = [row["line"] for row in self._imported.rows()]
-        told = (self._importer.position() or b"").decode()
-        return lines == list(range(self.importing.line)) and told == f"line {self.importing.line}"
-
-    def clear(self) -> None:
-        """Remove what the demo stored."""
-        for topic in (TOPIC, *_OTHERS, *_VIEW_TOPICS):
-            if topic in self.log.topics():
-                self.log.delete_topic(topic)
-
     def close(self) -> None:
         for actor in self._everybody():
             actor.close()
-        self._database.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Everything the demo claims, and whether it holds."""
-
-    seconds: float
-    stored: proof.Stored
-    delivered: tuple[proof.Delivered, ...]
-    imported: bool
-    plans: bool
-    views: dict[str, dict[str, Any]] | None  # what verify said of each: verdict, rows, late
-    spark: bool
-    ended_in_order: bool
-    taken_over_s: float | None
-    killed: bool
-
-    @property
-    def holds(self) -> bool:
-        intact = not (self.stored.lost or self.stored.twice or self.stored.out_of_order)
-        read = not any(group.lost for group in self.delivered)
-        took_over = self.taken_over_s is not None or not self.killed
-        views = [(self.views or {}).get(name, {}).get("verdict") for name in VIEWS]
-        proved = not self.spark or all(verdict == "equal" for verdict in views)
-        told = self.imported and self.plans and self.ended_in_order
-        return intact and read and took_over and proved and told
+        self.mails.close()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.cli.demo.carts import Recorded
+from penstock.cli.demo.mails import Sent
 from penstock.log.topic import Topic
 
 
@@ -31,6 +34,45 @@ class Delivered:
     delivered: int
     lost: int  # in the log, given to nobody
     repeated: int  # given again after a crash
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Everything the demo claims, and whether it holds."""
+
+    seconds: float
+    events: int  # that were acknowledged to anybody
+    cut_short: bool  # somebody stopped it before every query had begun
+    stored: Stored
+    delivered: tuple[Delivered, ...]
+    imported: bool
+    captured: bool
+    carts: Recorded
+    mails: Sent
+    views: Mapping[str, Mapping[str, Any]] | None  # what verify said: verdict, reason, rows, late
+    ended_in_order: bool
+    taken_over_s: float | None
+    killed: bool
+
+    @property
+    def holds(self) -> bool:
+        intact = not (self.stored.lost or self.stored.twice or self.stored.out_of_order)
+        read = not any(group.lost for group in self.delivered)
+        took_over = self.taken_over_s is not None or not self.killed
+        told = self.imported and self.captured and self.carts.holds and self.mails.holds
+        return intact and read and took_over and self.proved and told and self.ended_in_order
+
+    @property
+    def proved(self) -> bool:
+        """Every view and stream; where it was cut short, those that had begun."""
+        if self.views is None:
+            return True
+        found = [one["verdict"] == "equal" for one in self.views.values() if not self.is_excused(one)]
+        return all(found) and bool(found or self.cut_short)
+
+    def is_excused(self, found: Mapping[str, Any]) -> bool:
+        """Whether nothing could be expected of a view or stream."""
+        return self.cut_short and not found["rows"]
 
 
 def stored(topic: Topic, acknowledged: Mapping[int, int]) -> Stored:

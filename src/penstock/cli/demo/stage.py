@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,6 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -27,8 +30,29 @@ class ActorFailed(PenstockError):
 class Place:
     """Where the demo is: a folder for everything, and the log, which may be elsewhere."""
 
-    home: Path
+    folder: Path
     address: str
+
+    @property
+    def home(self) -> Path:
+        """Of an app that is told nothing but these surroundings."""
+        from penstock.log.log import HOME
+        from penstock.opening import is_kafka
+
+        return self.folder / HOME if is_kafka(self.address) else self.folder
+
+    def surroundings(self) -> dict[str, str]:
+        # One thread for numbers: a dozen processes share a few cores.
+        return {**os.environ, "PENSTOCK_HOME": self.address, "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is part of it. `port`: of the page."""
+
+    spark: bool
+    page: bool
+    port: int = 0
 
 
 class Actor:
@@ -39,18 +63,19 @@ class Actor:
         self.ready = False
         self.killed = False
         self._stopping = False
-        self.acknowledged = 0  # of a producer
+        self.told: dict[str, Any] = {}  # the newest of each kind of thing it says
+        self.acknowledged = 0  # of one that appends
         self.owned: tuple[int, ...] = ()  # of a member, as of its last report
         self.delivered = 0
         self.ranges: list[tuple[int, int, int]] = []
         self.latencies: Counter[int] = Counter()
-        self.view: dict[str, Any] = {}  # of the Spark job: what its view shows
-        self.verified: dict[str, Any] | None = None
+        self.verified: dict[str, dict[str, Any]] = {}  # of the Spark job
         self._recent: deque[tuple[float, int, Counter[int]]] = deque()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.demo.actors", role, str(place.home), place.address, name],
+            [sys.executable, "-m", "penstock.cli.demo.actors", role, name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            cwd=place.folder, env=place.surroundings(),
             start_new_session=True,  # Ctrl-C is for the demo, which ends its actors in order
         )  # fmt: skip
         self._reader = threading.Thread(target=self._listen, daemon=True)
@@ -68,8 +93,8 @@ class Actor:
 
     def _heard(self, said: dict[str, Any]) -> None:
         self.ready = self.ready or bool(said.get("ready"))
-        self.view = said.get("view", self.view)
-        self.verified = said.get("verified", self.verified)
+        self.verified |= said.get("verified", {})
+        self.told |= said
         count, latencies = 0, Counter[int]()
         if "acknowledged" in said:
             count = said["acknowledged"] - self.acknowledged
@@ -113,7 +138,8 @@ class Actor:
     def kill(self) -> None:
         """As when the machine's out-of-memory killer comes: no last words."""
         self.killed = True
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # and what it has started
         self._process.wait()
         self._reader.join(5)
 
@@ -122,6 +148,10 @@ class Actor:
         self._stopping = True
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def wait_ended(self, timeout_s: float) -> bool:
         """True when it ended in order."""
