@@ -41,7 +41,7 @@ def open_log(home: str | Path | None = None, *, keys: str | Path | None = None) 
         return Log(EmbeddedLog(Path(address), keys=open_keys(keys, beside=Path(address))))
     except PermissionError as error:
         raise StorageError(
-            f"{address} cannot be written.", hint="choose another --home or PENSTOCK_HOME"
+            f"{address} cannot be written: {error.strerror}.", hint="choose another --home or PENSTOCK_HOME"
         ) from error
 
 
