@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from penstock.schema import RecordSchema
 
 _TELL_S = 0.2
 _QUIET_S = 3.0  # so long without news means that everything is told
+_MISSED_S = 5.0  # Debezium finds its tables one after the other, and tells of those it has
 _POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 _SHORT = {
     "postgresql": _POSTGRES,
@@ -88,6 +90,7 @@ class DebeziumSource:
         self._schemas: dict[int, Mapping[str, Any]] = {}
         self._forms: dict[int, Form | str] = {}
         self._idle_s = 0.0
+        self._missed_since: float | None = None
 
     # ---- the port -----------------------------------------------------------------------------
 
@@ -105,6 +108,7 @@ class DebeziumSource:
         )
         self._engine = engine = self._started(progress)
         self._steps, self._idle_s = Steps(progress, step_rows=self._step_rows), 0.0
+        self._missed_since = None
         self._schemas, self._forms = {}, {}
         try:
             while True:
@@ -215,12 +219,21 @@ class DebeziumSource:
         return Table(table.name, RecordSchema.of(pa.schema(fields)).arrow, table.key)
 
     def _check_captured(self, captured: Sequence[str]) -> None:
-        for table in self._wanted if captured else ():
-            if not any(each == table or each.endswith(f".{table}") for each in captured):
-                raise BadOption(
-                    f'Debezium finds no table "{table}" in {self.address}.',
-                    hint=f"it captures: {', '.join(captured)}; names are like public.orders",
-                )
+        missed = [table for table in self._wanted if captured and not _is_among(table, captured)]
+        if not missed:
+            self._missed_since = None
+            return
+        now = time.monotonic()
+        self._missed_since = now if self._missed_since is None else self._missed_since
+        if now - self._missed_since >= _MISSED_S:
+            raise BadOption(
+                f'Debezium finds no table "{missed[0]}" in {self.address}.',
+                hint=f"it captures: {', '.join(captured)}; names are like public.orders",
+            )
+
+
+def _is_among(table: str, captured: Sequence[str]) -> bool:
+    return any(each == table or each.endswith(f".{table}") for each in captured)
 
 
 def _all_properties(

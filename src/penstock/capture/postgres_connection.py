@@ -148,6 +148,8 @@ class Stream:
     def __init__(self, url: str) -> None:
         self._db = connect(url, replication=True)
         self._db.pgconn.nonblocking = 0
+        self._arrivals = select.poll()  # select.select knows no descriptor from 1024 on
+        self._arrivals.register(self._db.pgconn.socket, select.POLLIN)
         self._confirmed = 0
         self._ended: psycopg.Error | None = None  # why
         self.passed = 0  # what was committed before this LSN has been read
@@ -184,10 +186,10 @@ class Stream:
         return frames
 
     def _more(self) -> bool:
-        ready, _, _ = select.select([self._db.pgconn.socket], [], [], 0)
+        ready = self.is_ready(0)
         if ready:
             self._db.pgconn.consume_input()
-        return bool(ready)
+        return ready
 
     def _heard(self, keepalive: memoryview) -> None:
         end, _, asked = struct.unpack_from("!QqB", keepalive, 1)
@@ -198,7 +200,7 @@ class Stream:
 
     def is_ready(self, timeout_s: float) -> bool:
         """Waits until something comes, and says whether it did."""
-        return bool(select.select([self._db.pgconn.socket], [], [], timeout_s)[0])
+        return bool(self._arrivals.poll(timeout_s * 1000))
 
     def confirm(self, lsn: int) -> None:
         """All that was committed before `lsn` is stored."""
