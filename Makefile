@@ -9,7 +9,7 @@ NAME ?= log
 JSON ?=
 QUICK ?=
 # test, crash: what else pytest should be told.
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 # lock: UPGRADE=1 moves every pin to the newest release; without it, pins stay where they can.
 UPGRADE ?=
 

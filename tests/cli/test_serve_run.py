@@ -44,6 +44,9 @@ def test_a_run_is_served_as_it_is_and_does_not_outlive_a_killed_server(
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["address"]
         with httpx.Client(base_url=url, timeout=60) as http:
+            wait_until(
+                lambda: "It is coming up" in http.get("/").text, timeout_s=60, what="a word of the run"
+            )
             waited = wait_until(lambda: _rows(http), timeout_s=_STARTED_S, what="rows over HTTP")
             report(f"penstock serve --run: first rows over HTTP after {waited:.1f} s")
             _check_what_is_told(http, lambda: cli.json("view", file, "per_minute")["rows"])

@@ -1,4 +1,4 @@
-"""An app without definitions of its own to run, and a gateway for it."""
+"""An app without definitions of its own to run, a gateway for it, and a browser."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
+from tests.gateway.browsing import a_browser
 from tests.gateway.served import Served, serving
 
 import penstock as ps
@@ -39,3 +41,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(made) as found:
         yield found
     made.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as opened:
+        yield opened

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
+from tests.gateway.browsing import CHROMIUM, WAIT_MS, Reader, reading, shot, shut_out
 from tests.gateway.served import serving
 from tests.gateway.stage import HOSTILE, Stage, past_moment, staged
 
 import penstock as ps
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-dev-shm-usage",
-]  # fmt: skip
-ROOT = Path(__file__).parents[2]
-ARTEFACTS = ROOT / "artefacts" / "pages"
-AXE = Path(__file__).parent / "assets" / "axe.min.js"
-WAIT_MS = 90_000
 PATHS = {
     "overview": "/", "pipeline": "/pipeline", "topics": "/topics", "all-topics": "/topics?all=1",
     "topic": "/topics/page_views", "messages": "/topics/page_views/messages",
@@ -48,80 +39,24 @@ def stage() -> Iterator[Stage]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, headless=True)
-        yield opened
-        opened.close()
-
-
-class Reader:
-    """A page of the browser that remembers what went wrong on it."""
-
-    def __init__(self, page: Page, stage: Stage) -> None:
-        self.page, self.stage = page, stage
-        self.complaints: list[str] = []
-        page.set_default_timeout(WAIT_MS)
-        page.on("console", lambda said: self._note(said.type, said.text))
-        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        page.on("response", lambda answer: self._answered(answer.status, answer.url))
-
-    def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.complaints.append(f"{kind}: {text}")
-
-    def _answered(self, status: int, url: str) -> None:
-        if status >= 400:
-            self.complaints.append(f"{status}: {url}")
-
-    def open(self, path: str) -> Page:
-        self.page.goto(f"{self.stage.url}{path}", wait_until="load")
-        if path != "/login":
-            self.page.wait_for_selector("html[data-ready=yes]")
-        return self.page
-
-
 @pytest.fixture
 def reader(browser: Browser, stage: Stage) -> Iterator[Reader]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
-    found = Reader(context.new_page(), stage)
-    yield found
-    context.close()
-    assert found.complaints == []
-
-
-def _shot(page: Page, name: str) -> None:
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
-
-
-def _axe(page: Page) -> list[str]:
-    """What would keep somebody out: rule, and the first place."""
-    if not page.evaluate("'axe' in window"):
-        page.evaluate(AXE.read_text())
-    found: dict[str, Any] = page.evaluate(
-        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"
-    )
-    return [
-        f"{each['id']}: {each['nodes'][0]['html'][:120]} {each['nodes'][0].get('failureSummary', '')[:200]}"
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
-    ]
+    with reading(browser, stage.url) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_a_page_complains_of_nothing_keeps_nobody_out_and_fits_a_phone(reader: Reader, name: str) -> None:
     page = reader.open(PATHS[name])
     expect(page.locator("h1")).to_be_visible()
-    _shot(page, f"{name}-light")
-    assert _axe(page) == []
+    shot(page, f"{name}-light")
+    assert shut_out(page) == []
     if name in ("overview", "view", "messages", "queue", "group"):
         page.emulate_media(color_scheme="dark")
-        _shot(page, f"{name}-dark")
-        assert _axe(page) == []
+        shot(page, f"{name}-dark")
+        assert shut_out(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
-    _shot(page, f"{name}-phone")
+    shot(page, f"{name}-phone")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
@@ -148,14 +83,14 @@ def test_the_pipeline_is_drawn_and_is_a_list_on_a_phone(reader: Reader) -> None:
     expect(page.locator(".flowlist")).to_contain_text("from page_views")
 
 
-def test_names_and_payloads_are_text(reader: Reader) -> None:
+def test_names_and_payloads_are_text(reader: Reader, stage: Stage) -> None:
     page = reader.open("/topics/page_views/messages?filter=script")
     expect(page.locator("#part_messages .value").first).to_contain_text(HOSTILE)
     page = reader.open("/views/per_5s")
     expect(page.locator("#part_rows")).to_contain_text(HOSTILE)
     assert page.locator("main script").count() == 0
     for hostile in ("/topics/..%2F..%2Fetc", "/topics/%00", "/topics/a%0Ab", "/views/%22%3E%3Cscript%3E"):
-        answer = httpx.get(f"{reader.stage.url}{hostile}")
+        answer = httpx.get(f"{stage.url}{hostile}")
         assert answer.status_code in (400, 404, 422), hostile
         assert "<script>" not in answer.text.replace('<script src="', "")
 
@@ -173,7 +108,7 @@ def test_messages_can_be_sought_by_offset_and_time_and_filtered(reader: Reader) 
     assert all("/cart" in row for row in page.locator("#part_messages .value").all_inner_texts())
 
 
-def test_the_tail_is_live_and_can_be_paused(reader: Reader) -> None:
+def test_the_tail_is_live_and_can_be_paused(reader: Reader, stage: Stage) -> None:
     page = reader.open("/topics/page_views/messages")
     first = page.locator("#part_messages tbody tr").first
     shown = first.get_attribute("id") or ""
@@ -181,7 +116,7 @@ def test_the_tail_is_live_and_can_be_paused(reader: Reader) -> None:
     page.get_by_role("button", name="Pause").click()
     held = first.get_attribute("id") or ""
     before = page.locator("#part_nav").inner_text()
-    reader.stage.append("/paused", ago_s=30)  # late: a number beside the page moves, so news has come
+    stage.append("/paused", ago_s=30)  # late: a number beside the page moves, so news has come
     expect(page.locator("#part_nav")).not_to_have_text(before, use_inner_text=True)
     expect(first).to_have_id(held)
     page.get_by_role("button", name="Go on").click()
@@ -197,7 +132,7 @@ def test_messages_are_exported_as_they_are_shown(reader: Reader) -> None:
     assert {json.loads(line)["page"] for line in lines} == {"/cart"}
 
 
-def test_a_test_message_is_appended_and_an_edited_one_sent_again(reader: Reader) -> None:
+def test_a_test_message_is_appended_and_an_edited_one_sent_again(reader: Reader, stage: Stage) -> None:
     page = reader.open("/topics/notes/messages")
     page.get_by_role("button", name="Append a test message").click()
     page.get_by_label("Record, as JSON").fill('{"key": "k", "value": "first"}')
@@ -210,7 +145,7 @@ def test_a_test_message_is_appended_and_an_edited_one_sent_again(reader: Reader)
     record.fill(record.input_value().replace("first", "second"))
     page.get_by_role("button", name="Append", exact=True).click()
     expect(page.locator("[data-answer]")).to_contain_text("Stored in notes")
-    values = [row["value"] for row in reader.stage.app.log.topic("notes").rows()]
+    values = [row["value"] for row in stage.app.log.topic("notes").rows()]
     assert values == [b"first", b"second"]
 
 
@@ -224,8 +159,8 @@ def test_a_record_that_does_not_fit_is_refused_with_the_reason(browser: Browser,
     page.close()
 
 
-def test_a_group_is_moved_only_after_a_dry_run(reader: Reader) -> None:
-    log = reader.stage.app.log
+def test_a_group_is_moved_only_after_a_dry_run(reader: Reader, stage: Stage) -> None:
+    log = stage.app.log
     before = log.port.committed("mailer", "page_views")
     page = reader.open("/groups/mailer/page_views")
     page.get_by_label("To", exact=True).fill("earliest")
@@ -238,7 +173,7 @@ def test_a_group_is_moved_only_after_a_dry_run(reader: Reader) -> None:
     assert set(log.port.committed("mailer", "page_views").values()) == {0}
 
 
-def test_dead_letters_are_redriven_one_edited_and_the_rest(reader: Reader) -> None:
+def test_dead_letters_are_redriven_one_edited_and_the_rest(reader: Reader, stage: Stage) -> None:
     page = reader.open("/queues/mail")
     expect(page.locator("#part_letters")).to_contain_text(HOSTILE)
     page.get_by_role("button", name="Edit").first.click()
@@ -248,14 +183,14 @@ def test_dead_letters_are_redriven_one_edited_and_the_rest(reader: Reader) -> No
     page.get_by_role("button", name="Close").click()
     page.get_by_role("button", name=re.compile("Redrive all")).click()
     expect(page.locator("#part_letters")).to_contain_text("None.")
-    with ps.open_queues(reader.stage.app.home) as queues:
+    with ps.open_queues(stage.app.home) as queues:
         bodies = [delivery.json()["to"] for delivery in queues.queue("mail").get_many(10)]
     assert sorted(bodies) == ["b@example.org", "mended@example.org"]
 
 
-def test_a_past_moment_shows_what_as_of_says(reader: Reader) -> None:
-    moment = past_moment(reader.stage.app)
-    expected = reader.stage.app.read("per_5s", as_of=moment)
+def test_a_past_moment_shows_what_as_of_says(reader: Reader, stage: Stage) -> None:
+    moment = past_moment(stage.app)
+    expected = stage.app.read("per_5s", as_of=moment)
     page = reader.open("/views/per_5s?rows=all")
     slider = page.locator("[data-moment]")
     milliseconds = round(moment.timestamp() * 1000)
@@ -265,7 +200,7 @@ def test_a_past_moment_shows_what_as_of_says(reader: Reader) -> None:
     page.wait_for_selector("html[data-moment*='at=']")
     expect(page.locator("#part_rows h2")).to_contain_text("Rows at")
     assert _shown_rows(page) == _told(expected)
-    _shot(page, "view-past")
+    shot(page, "view-past")
     page.get_by_role("button", name="Back to now").click()
     expect(page.locator("#part_rows h2")).to_contain_text("Rows now")
 

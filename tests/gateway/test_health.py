@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from tests.gateway.counting import Counting, publish
 from tests.gateway.stage import declare
+from tests.waiting import wait_until
 
 import penstock as ps
 from penstock.app import failures, proofs, reading
 from penstock.app.failures import Failure
+from penstock.app.published import Starting, last
 from penstock.app.verify import Verified
 from penstock.gateway.pages import batches, health
 from penstock.gateway.pages.look import Look
@@ -50,6 +52,14 @@ def test_an_app_that_nobody_runs_says_so(app: ps.App) -> None:
     look = Watcher(app).look()
     assert _said(look).startswith("Nobody runs it")
     assert [need.kind for need in health.needs(look)] == ["stopped"]
+
+
+def test_an_app_that_spark_is_still_starting_for_says_so(app: ps.App) -> None:
+    with Starting(app):
+        wait_until(lambda: last(app) is not None, what="the run to say so")
+        look = Watcher(app).look()
+    assert _said(look).startswith("It is coming up.")
+    assert health.needs(look) == ()
 
 
 def test_all_is_well_when_everything_is_read(app: ps.App) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,13 +35,16 @@ def loaded(session: Session, text: str) -> Iterator[Loaded]:
 
 
 @contextmanager
-def analysed(session: Session, text: str, *, checked: tuple[str, ...] = ()) -> Iterator[Graph]:
+def analysed(
+    session: Session, text: str, *, checked: tuple[str, ...] = (), to_run: bool = False
+) -> Iterator[Graph]:
     """The app with its definitions analysed, and Spark running; that is stopped if it was started here.
 
     Names in `checked` must be defined. All definitions are analysed: which query a definition is part of
-    depends on the others.
+    depends on the others. `to_run`: a page that looks at the app meanwhile is told that it is coming up.
     """
     from penstock.app.graph import Graph
+    from penstock.app.published import Starting
 
     with loaded(session, text) as found:
         for name in checked:
@@ -49,8 +52,11 @@ def analysed(session: Session, text: str, *, checked: tuple[str, ...] = ()) -> I
         if not found.app.definitions:  # an app of tables alone
             yield Graph(found.app, None)
             return
-        with _spark(found, hidden=session.json) as spark:
-            yield Graph(found.app, spark).analyse()
+        with ExitStack() as until_the_end:
+            with Starting(found.app) if to_run else nullcontext():
+                spark = until_the_end.enter_context(_spark(found, hidden=session.json))
+                graph = Graph(found.app, spark).analyse()
+            yield graph
 
 
 @contextmanager

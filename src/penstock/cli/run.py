@@ -64,7 +64,7 @@ def run(
         if until_eof:
             threading.Thread(target=_ask_at_eof, name="stdin", daemon=True).start()
         try:
-            with engine.analysed(session, app) as graph:
+            with engine.analysed(session, app, to_run=True) as graph:
                 _check(
                     graph.app.name,
                     graph.analysed or graph.app.followed or graph.app.captures or graph.app.sourced,

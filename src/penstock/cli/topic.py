@@ -148,7 +148,8 @@ def create(
             personal=personal.columns(sealed or []), comparable=comparable or [],
             on_forgotten=on_forgotten.value, **limits,
         )  # fmt: skip
-    _show_creation(session, topic.settings, existed=existed)
+        created = topic.settings
+    _show_creation(session, created, existed=existed)
 
 
 def _show_creation(session: Session, settings: TopicSettings, *, existed: bool) -> None:

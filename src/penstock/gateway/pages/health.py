@@ -64,6 +64,11 @@ def overview(look: Look) -> Sentence:
         return _without_views(look)
     if not look.running:
         return _not_running(look, views)
+    if not look.begun and not any(view.standing == "failed" for view in views):
+        return (
+            Words("It is coming up.", strong=True),
+            Words(" No view has stored a batch yet: Spark takes a while to start."),
+        )
     current = [view for view in views if view.standing == "live"]
     if len(current) == len(views):
         noun = "view is" if len(views) == 1 else "views and streams are"

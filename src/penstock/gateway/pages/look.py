@@ -120,5 +120,10 @@ class Look:
         return [topic for topic in self.topics.values() if topic.facts.kind in ("topic", "stream", "table")]
 
     @property
+    def begun(self) -> bool:
+        """Whether any view has stored a batch."""
+        return any(view.standing != "not run" for view in self.views.values())
+
+    @property
     def tables(self) -> list[TopicLook]:
         return [topic for topic in self.topics.values() if topic.facts.kind == "table"]
