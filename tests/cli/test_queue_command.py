@@ -101,6 +101,42 @@ def test_a_message_that_is_put_back_comes_again_and_is_printed_once(jobs: Comman
     assert [(line["attempts"], line["redelivered"]) for line in again] == [(2, True)] * 3
 
 
+def test_a_text_is_the_body_of_one_message(cli: Command, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("b\n\nc\n")
+    cli("queue", "create", "jobs")
+    assert cli.json("queue", "publish", "jobs", "a text", "--id", "first")["last_id"] == "first"
+    for way in (("--file", lines), ("-",), ("--file", "-"), ()):
+        assert cli.json("queue", "publish", "jobs", *way, input="b\nc\n")["published"] == 2
+    assert cli("queue", "publish", "jobs", "--body", "-1").exit_code == 0
+    bodies = [line["body"] for line in cli.lines("queue", "get", "jobs", "--max", 100)]
+    assert bodies == ["a text", *["b", "c"] * 4, "-1"]
+
+
+def test_a_text_that_names_a_file_is_still_the_body_and_says_so(cli: Command, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("b\n")
+    cli("queue", "create", "jobs")
+    published = cli("queue", "publish", "jobs", file)
+    assert (published.exit_code, f"--file {file}" in published.stderr.replace("\n", "")) == (0, True)
+    assert [line["body"] for line in cli.lines("queue", "get", "jobs")] == [str(file)]
+
+
+@pytest.mark.parametrize("ways", [("a", "--body", "b"), ("a", "--file", "b"), ("--file", "no such file")])
+def test_a_body_comes_from_one_place_that_can_be_read(jobs: Command, ways: tuple[str, ...]) -> None:
+    result = jobs("queue", "publish", "jobs", *ways, "--json")
+    assert (result.exit_code, error_of(result)["type"]) == (2, "BadOption")
+
+
+def test_an_argument_that_is_no_text_is_bytes_in_a_body_and_refused_in_a_key(jobs: Command) -> None:
+    jobs("queue", "purge", "jobs", "--yes")
+    assert jobs("queue", "publish", "jobs", "a\udcff").exit_code == 0
+    refused = jobs("queue", "publish", "jobs", "a", "--key", "\udcff", "--json")
+    assert (refused.exit_code, error_of(refused)["type"]) == (2, "BadOption")
+    (line,) = jobs.lines("queue", "get", "jobs")
+    assert line["body"] == {"base64": "Yf8="}
+
+
 def test_one_message_may_have_a_key_headers_a_priority_and_an_id(cli: Command) -> None:
     cli("queue", "create", "jobs", "--max-priority", 5)
     cli("queue", "publish", "jobs", "--body", "slow")
@@ -303,3 +339,30 @@ def test_a_bridge_runs_until_ctrl_c(jobs: Command, home: Path) -> None:
 def test_a_bridge_without_a_direction_is_refused(jobs: Command) -> None:
     result = jobs("queue", "bridge", "jobs", "--json")
     assert (result.exit_code, "one direction" in error_of(result)["message"]) == (2, True)
+
+
+def test_a_program_that_is_not_there_uses_no_attempt(jobs: Command) -> None:
+    for _ in range(2):
+        result = jobs("queue", "work", "jobs", "--once", "--json", "--", "no-such-program")
+        assert (result.exit_code, error_of(result)["type"]) == (2, "BadOption")
+    found = messages(jobs)
+    assert (found["ready"], found["dead"]) == (3, 0)
+    assert [line["attempts"] for line in jobs.lines("queue", "get", "jobs", "--max", 3)] == [1, 1, 1]
+
+
+def test_what_a_command_has_started_is_killed_with_it(cli: Command, tmp_path: Path) -> None:
+    cli("queue", "create", "jobs")
+    cli("queue", "publish", "jobs", "job")
+    pid = tmp_path / "pid"
+    command = ("sh", "-c", f"sleep 600 & echo $! > {pid}; wait")
+    ran = cli("queue", "work", "jobs", "--once", "--timeout", "2 s", "--", *command)
+    assert ran.stdout == "0 done, 1 put back, 0 rejected\n"
+    status = Path(f"/proc/{pid.read_text().strip()}/status")
+    wait_until(lambda: not status.exists() or "(zombie)" in status.read_text(), what="its child to be gone")
+
+
+def test_an_id_that_no_environment_can_hold_hinders_no_command(cli: Command) -> None:
+    cli("queue", "create", "jobs")
+    with ps.open_queues(cli.home) as queues:
+        queues.open_queue("jobs").publish("job", id="a\0b", key="\0")
+    assert cli("queue", "work", "jobs", "--once", "--", "true").stdout == "1 done, 0 put back, 0 rejected\n"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -35,11 +36,15 @@ class Then(StrEnum):
 def publish(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The queue; with --exchange, the exchange.")],
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT", help="The body of one message; - for stdin.", show_default="stdin"),
+    ] = None,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="One message a line.", show_default="stdin")
+        Path | None, typer.Option("--file", metavar="FILE", help="A message a line; - for stdin.")
     ] = None,
     body: Annotated[
-        str | None, typer.Option("--body", metavar="TEXT", help="One message, instead of a file.")
+        str | None, typer.Option("--body", metavar="TEXT", help="The same as TEXT, whatever it begins with.")
     ] = None,
     exchange: Annotated[bool, typer.Option("--exchange", help="NAME is an exchange.")] = False,
     key: Annotated[str, typer.Option("--key", metavar="KEY", help="The routing key.")] = "",
@@ -47,7 +52,7 @@ def publish(
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="May be repeated.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The id of the one message of --body.")
+        str | None, typer.Option("--id", metavar="ID", help="The id of the one message of TEXT.")
     ] = None,
     priority: Annotated[int, typer.Option("--priority", metavar="N", help="The highest goes first.")] = 0,
     delay: Annotated[str, typer.Option("--delay", metavar="TIME", help="Keep it back so long.")] = "0 s",
@@ -59,15 +64,20 @@ def publish(
 ) -> None:
     """Publish one message, or every line of a file or of stdin. What was counted is on the disk."""
     session = Session.of(ctx, home, as_json)
-    if body is not None and file is not None:
-        raise BadOption("--body and a file do not go together.", hint="give one of them")
+    if sum(each is not None for each in (text, file, body)) > 1:
+        raise BadOption("TEXT, --file and --body do not go together.", hint="give one of them")
+    if text != "-":
+        body = text if body is None else body
     if id is not None and body is None:
-        raise BadOption("--id names one message.", hint="give it with --body")
+        raise BadOption("--id names one message.", hint="give its body with TEXT")
     headers = _headers(header or [])
     about = {"key": key, "headers": headers, "priority": priority, "id": id, "delay": delay, "ttl": ttl}
     with queues_of(session) as queues:
         target: Any = queues.open_exchange(name) if exchange else queues.open_queue(name)
-        published, last = _publish_all(target, [[body]] if body is not None else _chunks(file), about)
+        chunks = _chunks(file) if body is None else iter([[_argument(body)]])
+        published, last = _publish_all(target, chunks, about)
+    if text and text != "-" and Path(text).is_file():
+        output.note(f"that was the text itself; for the lines of the file: --file {text}")
     if session.json:
         output.emit({"published": published, "last_id": last})
     else:
@@ -92,10 +102,32 @@ def _publish_all(target: Any, chunks: Any, about: dict[str, Any]) -> tuple[int, 
     return published, last
 
 
+def _argument(text: str) -> str | bytes:
+    """What was typed, also where that is no text."""
+    given = os.fsencode(text)
+    try:
+        return given.decode()
+    except UnicodeDecodeError:
+        return given
+
+
+def _opened(file: Path | None) -> BinaryIO:
+    if file is None or str(file) == "-":
+        if sys.stdin.isatty():
+            output.note("reading lines from the terminal; end with Ctrl-D")
+        return sys.stdin.buffer
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise BadOption(
+            f"{file} cannot be read ({error.strerror}).", hint="name a file with a message a line"
+        ) from None
+
+
 def _chunks(file: Path | None) -> Iterator[list[bytes]]:
     from penstock.cli.lines import LineReader
 
-    stream = sys.stdin.buffer if file is None else file.open("rb")
+    stream = _opened(file)
     reader = LineReader(stream, line_bytes_max=_LINE_BYTES_MAX)
     try:
         while lines := reader.take(_BATCH):
@@ -107,7 +139,7 @@ def _chunks(file: Path | None) -> Iterator[list[bytes]]:
             if full := [line for line in lines if line]:
                 yield full
     finally:
-        if file is not None:
+        if stream is not sys.stdin.buffer:
             stream.close()
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,6 +49,8 @@ def work(
     limit_s = duration_ms(timeout) / 1_000
     if limit_s <= 0:
         raise BadOption(f"--timeout {timeout!r}.", hint="a command needs some time")
+    if shutil.which(command[0]) is None:  # before a message is taken, and one of its attempts used
+        raise BadOption(f"{command[0]} cannot be run: there is no such program.", hint="name a program")
     with queues_of(session) as queues:
         counts = _work(queues.open_queue(name), command, limit_s, delay, once=once)
     if session.json:
@@ -75,15 +80,12 @@ def _work(queue: Queue, command: list[str], limit_s: float, delay: str, *, once:
 def _one(delivery: Delivery, command: list[str], limit_s: float, delay: str) -> str:
     """Run it, settle the message by its exit code, and say what became of it."""
     about = {
-        "PENSTOCK_MESSAGE_ID": delivery.id,
-        "PENSTOCK_MESSAGE_KEY": delivery.key,
+        "PENSTOCK_MESSAGE_ID": delivery.id.replace("\0", ""),  # which no environment can hold
+        "PENSTOCK_MESSAGE_KEY": delivery.key.replace("\0", ""),
         "PENSTOCK_MESSAGE_ATTEMPT": str(delivery.attempts),
     }
     try:
-        ran = subprocess.run(
-            command, input=delivery.body, stderr=subprocess.PIPE, env={**os.environ, **about},
-            timeout=limit_s, check=False, start_new_session=True,
-        )  # fmt: skip
+        ran = _run(command, delivery.body, {**os.environ, **about}, limit_s)
     except subprocess.TimeoutExpired:
         delivery.nack(f"it took longer than {limit_s:g} s", delay=delay)
         return "again"
@@ -98,6 +100,22 @@ def _one(delivery: Delivery, command: list[str], limit_s: float, delay: str) -> 
         return "rejected"
     delivery.nack(reason, delay=delay)
     return "again"
+
+
+def _run(
+    command: list[str], body: bytes, environment: dict[str, str], limit_s: float
+) -> subprocess.CompletedProcess[bytes]:
+    """As `subprocess.run`, but what the command has started is killed with it."""
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    ) as process:
+        try:
+            _, said = process.communicate(body, timeout=limit_s)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, stderr=said)
 
 
 def _reason(code: int, said: bytes) -> str:
