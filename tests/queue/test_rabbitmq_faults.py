@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pika
 import pytest
 from tests.servers import RabbitMQ, Unavailable, free_port, start_rabbitmq
 from tests.waiting import wait_until
@@ -69,6 +70,71 @@ def test_a_consumer_goes_on_over_a_new_connection(rabbitmq: RabbitMQ) -> None:
             assert again is not None
             assert (again.text, again.redelivered) == ("job", True)
             again.ack()
+
+
+def test_a_message_that_cannot_be_published_anew_goes_back(
+    rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ps.open_queues(rabbitmq.url) as queues:
+        queue = queues.queue(fresh("jobs"))
+        queue.publish("job")
+        assert isinstance(queues.port, RabbitQueues)
+
+        def lost(*_: object) -> None:
+            raise ps.Unreachable("RabbitMQ", "the connection was lost", hint="try again")
+
+        with queue.consume(prefetch=1) as consumer:
+            for _ in range(2):
+                held = consumer.get(timeout=30)
+                assert held is not None
+                with monkeypatch.context() as patched:
+                    patched.setattr(queues.port._publisher, "publish", lost)
+                    with pytest.raises(ps.Unreachable):
+                        held.nack("busy", delay=1)
+            again = consumer.get(timeout=30)
+            assert again is not None
+            assert (again.text, again.attempts) == ("job", 3)
+            again.ack()
+
+
+def test_headers_of_other_programs_are_taken_as_they_are(rabbitmq: RabbitMQ) -> None:
+    ours = {
+        "penstock-attempts": "many", "penstock-history": "{{", "penstock-floats": "[]",
+        "penstock-expires-us": "soon", "penstock-cause": 7, "penstock-at-us": 2**62, "x-death": "?",
+    }  # fmt: skip
+    with ps.open_queues(rabbitmq.url) as queues:
+        queue = queues.queue(fresh("jobs"))
+        connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url))
+        channel = connection.channel()
+        for route in (queue.name, f"{queue.name}.dead"):
+            about = pika.BasicProperties(headers={**ours, "list": [1, 2]})
+            channel.basic_publish("", route, b"theirs", about)
+        connection.close()
+        got = queue.get(timeout=30)
+        assert got is not None
+        assert (got.text, got.id, got.attempts, dict(got.headers)) == ("theirs", "", 1, {"list": "[1, 2]"})
+        got.nack("busy", delay=0.01)
+        again = queue.get(timeout=30)
+        assert again is not None
+        again.ack()
+        wait_until(lambda: queue.stats().dead == 1, what="the dead letter")
+        (letter,) = queue.dead_letters()
+        assert (letter.message.text, letter.attempts, letter.history) == ("theirs", 0, ())
+
+
+def test_many_long_reasons_fit(rabbitmq: RabbitMQ) -> None:
+    with ps.open_queues(rabbitmq.url) as queues:
+        queue = queues.queue(fresh("jobs"), max_attempts=40)
+        queue.publish("job", headers={"a": "x" * 30_000})
+        with queue.consume(prefetch=1) as consumer:
+            for attempt in range(1, 41):
+                delivery = consumer.get(timeout=30)
+                assert delivery is not None
+                assert delivery.attempts == attempt
+                delivery.nack("é" * 1_000, delay=0.01)
+        wait_until(lambda: queue.stats().dead == 1, what="the dead letter")
+        (letter,) = queue.dead_letters()
+        assert (letter.attempts, letter.history[-1].number) == (40, 40)
 
 
 def test_an_address_where_nobody_answers_is_an_error_without_the_password() -> None:

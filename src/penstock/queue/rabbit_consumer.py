@@ -43,6 +43,7 @@ class Held:
     body: bytes
     deadline: float | None = None  # None: not handed out
     is_open: bool = True
+    is_settled: bool = False  # the broker was told
 
 
 class RabbitConsumer:
@@ -55,10 +56,14 @@ class RabbitConsumer:
         self._own = own  # a reply queue, which only its connection may consume
         self._lease_s = options.lease_ms / 1_000
         self._changed = threading.Condition()
+        self._asking = threading.Lock()  # a channel has room for one question at a time
         self._inbox: deque[Held] = deque()
         self._out: set[Held] = set()  # handed out and not settled
         self._pulled: Future[Any] | None = None
-        self._cancelled = self._closed = False
+        self._receiving = 0
+        self._tag = ""
+        self._begin: Callable[[], None] = lambda: None
+        self._is_paused = self._cancelled = self._closed = False
         self._link = connected(port.server, self._prepare, for_s=_CONNECT_FOR_S)
 
     @property
@@ -70,6 +75,7 @@ class RabbitConsumer:
     def _prepare(self, link: Link, channel: Channel, ready: Callable[[], None]) -> None:
         channel.add_on_cancel_callback(lambda _: self._cancel())
         channel.add_callback(lambda _: self._nothing_there(), [spec.Basic.GetEmpty], one_shot=False)
+        self._watch_leases(link, channel)
         if self._options.prefetch is None:
             ready()
             return
@@ -78,7 +84,9 @@ class RabbitConsumer:
             self._arrived(Held(link, method.delivery_tag, method.redelivered, properties, body))
 
         def consume(_: object = None) -> None:
-            channel.basic_consume(self._queue, arrived, callback=lambda _: ready())
+            self._tag = channel.basic_consume(self._queue, arrived, callback=lambda _: ready())
+
+        self._begin = consume
 
         def declare(_: object) -> None:
             channel.queue_declare(self._queue, exclusive=True, auto_delete=True, callback=consume)
@@ -99,11 +107,39 @@ class RabbitConsumer:
         if self._pulled is not None and not self._pulled.done():
             self._pulled.set_result(None)
 
+    def _watch_leases(self, link: Link, channel: Channel) -> None:
+        """Also while this program does not ask for anything."""
+
+        def look() -> None:
+            if channel.is_open:
+                self._pause_if_silent(channel)
+                self._sweep()
+                self._watch_leases(link, channel)
+
+        link.later(min(_SWEEP_S_MAX, self._lease_s / 4), look)
+
+    def _pause_if_silent(self, channel: Channel) -> None:
+        """A program that lets a lease end and asks for nothing gets nothing more until it does: neither
+        that message again, nor what the broker has sent ahead."""
+        with self._changed:
+            if self._is_paused or self._receiving or self._own or not self._overdue():
+                return
+            self._is_paused = self._options.prefetch is not None
+            ahead = list(self._inbox)
+            self._inbox.clear()
+        if self._is_paused:
+            channel.basic_cancel(self._tag)
+        for held in ahead:
+            channel.basic_nack(held.tag, requeue=True)
+
+    def _overdue(self) -> list[Held]:
+        now = time.monotonic()
+        return [held for held in self._out if held.deadline is not None and held.deadline <= now]
+
     def _sweep(self) -> None:
         """Leases that are over: the broker gets those messages back, and gives them to somebody."""
-        now = time.monotonic()
         with self._changed:
-            over = [held for held in self._out if held.deadline is not None and held.deadline <= now]
+            over = self._overdue()
             for held in over:
                 held.is_open = False
                 self._out.discard(held)
@@ -113,13 +149,29 @@ class RabbitConsumer:
     # ---- receiving -------------------------------------------------------------------------------
 
     def receive(self, limit: int, timeout_s: float) -> list[Delivery]:
+        with self._changed:
+            self._receiving += 1
+            was_paused, self._is_paused = self._is_paused, False
+        try:
+            if was_paused:
+                self._resume()
+            return self._received(limit, timeout_s)
+        finally:
+            with self._changed:
+                self._receiving -= 1
+
+    def _resume(self) -> None:
+        with contextlib.suppress(LinkLost):  # else a new connection begins by itself
+            self._link.post(lambda _: self._begin())
+
+    def _received(self, limit: int, timeout_s: float) -> list[Delivery]:
         deadline = time.monotonic() + timeout_s
         while True:
             self._sweep()
             self._reconnect()
             left_s = deadline - time.monotonic()
             taken = self._pull(limit) if self._options.prefetch is None else self._pushed(limit, left_s)
-            found = [delivery for held in taken if (delivery := self._admitted(held))]
+            found = self._all_admitted(taken)
             if found or left_s <= 0 or self._closed:
                 return found
             if self._options.prefetch is None:
@@ -137,7 +189,8 @@ class RabbitConsumer:
         found: list[Held] = []
         while len(found) < limit:
             try:
-                held = self._link.call(self._ask)
+                with self._asking:
+                    held = self._link.call(self._ask)
             except LinkLost as lost:
                 if lost.code == 404:
                     raise UnknownQueue(self._queue) from lost
@@ -156,13 +209,30 @@ class RabbitConsumer:
         channel.basic_get(self._queue, arrived)
 
     def _reconnect(self) -> None:
-        if not self._link.is_lost or self._closed:
-            return
-        self._link.close()
+        with self._asking:
+            if not self._link.is_lost or self._closed:
+                return
+            self._link.close()
+            with self._changed:
+                self._inbox.clear()
+                self._out.clear()
+            self._link = connected(self._port.server, self._prepare, for_s=_CONNECT_FOR_S)
+
+    def _all_admitted(self, taken: Sequence[Held]) -> list[Delivery]:
+        try:
+            return [delivery for held in taken if (delivery := self._admitted(held))]
+        except BaseException:
+            for held in taken:
+                self._give_back(held)
+            raise
+
+    def _give_back(self, held: Held) -> None:
+        """Nobody here can finish it: the broker gives it to somebody."""
         with self._changed:
-            self._inbox.clear()
-            self._out.clear()
-        self._link = connected(self._port.server, self._prepare, for_s=_CONNECT_FOR_S)
+            self._out.discard(held)
+            settled, held.is_settled = held.is_settled, True
+        if not settled:
+            self._post(held, lambda channel: channel.basic_nack(held.tag, requeue=True))
 
     def _admitted(self, held: Held) -> Delivery | None:
         """As a delivery, unless it is over: expired, delivered too often, or first to be counted."""
@@ -268,23 +338,37 @@ class RabbitConsumer:
         now_us = self._port.now_us()
         extra = wire.tried(held.properties, attempts, outcome, reason, now_us)
         message = wire.message_of(held.properties, held.body)
-        if self._port.put(self._queue, message, extra, delay_ms=delay_ms):
-            self._post(held, lambda channel: channel.basic_ack(held.tag))
+        if self._stored(held, lambda: self._port.put(self._queue, message, extra, delay_ms=delay_ms)):
+            self._drop(held)
         else:
-            self._post(held, lambda channel: channel.basic_nack(held.tag, requeue=True))
+            self._give_back(held)
+
+    def _stored(self, held: Held, publish: Callable[[], bool]) -> bool:
+        """What cannot be published in another place goes back to its own."""
+        try:
+            return publish()
+        except BaseException:
+            self._give_back(held)
+            raise
+
+    def _drop(self, held: Held) -> None:
+        held.is_settled = True
+        self._post(held, lambda channel: channel.basic_ack(held.tag))
 
     def _bury(self, held: Held, attempts: int, cause: Cause, reason: str) -> None:
         if not self._settings.dead_letters:
-            self._post(held, lambda channel: channel.basic_ack(held.tag))
+            self._drop(held)
             return
         now_us = self._port.now_us()
         outcome = "rejected" if cause == "rejected" else "given up"
         extra = wire.tried(held.properties, attempts, outcome, reason, now_us)
         extra |= wire.buried(cause, reason, now_us)
-        if self._port.bury(self._queue, wire.message_of(held.properties, held.body), extra):
-            self._post(held, lambda channel: channel.basic_ack(held.tag))
+        letter = wire.message_of(held.properties, held.body)
+        if self._stored(held, lambda: self._port.bury(self._queue, letter, extra)):
+            self._drop(held)
         else:
             # There is no queue for dead letters that we know of: the broker does what it was told.
+            held.is_settled = True
             self._post(held, lambda channel: channel.basic_reject(held.tag, requeue=False))
 
     def flush(self) -> None:

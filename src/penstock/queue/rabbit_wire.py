@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import pika
 
 from penstock.queue.delivery import Attempt, Cause, DeadLetter
 from penstock.queue.message import HeaderValue, Message
 
+T = TypeVar("T")
 KEY = "penstock-key"
 ATTEMPTS = "penstock-attempts"  # deliveries before the broker began to count
 HISTORY = "penstock-history"
@@ -22,6 +23,7 @@ _REASON = "penstock-reason"
 _AT = "penstock-at-us"
 _COUNT = "x-delivery-count"
 _PERSISTENT = 2
+_HISTORY_BYTES_MAX = 32 << 10
 _CAUSES: dict[str, Cause] = {
     "rejected": "rejected", "expired": "expired", "maxlen": "dropped", "delivery_limit": "attempts",
 }  # fmt: skip
@@ -64,26 +66,43 @@ def message_of(properties: pika.BasicProperties, body: bytes) -> Message:
 
 def _own_headers(headers: Mapping[str, Any]) -> dict[str, HeaderValue]:
     """Those of the program, without the broker's and ours."""
-    own = {name: value for name, value in headers.items() if not name.startswith(("x-", "penstock-"))}
-    return {**own, **json.loads(headers.get(_FLOATS, "{}"))}
+    own = {
+        name: value if isinstance(value, str | int | float | bool) else str(value)
+        for name, value in headers.items()
+        if not name.startswith(("x-", "penstock-"))
+    }
+    return {**own, **_parsed(headers, _FLOATS, dict)}
+
+
+def _parsed(headers: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """JSON of ours, or what is empty: another program may have put anything into a header."""
+    try:
+        found = json.loads(headers.get(name) or "null")
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    return found if isinstance(found, kind) else kind()
+
+
+def _number(headers: Mapping[str, Any], name: str) -> int:
+    value = headers.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def attempts_before(properties: pika.BasicProperties) -> int:
     """How often it was delivered before, as far as anybody has counted."""
     headers: Mapping[str, Any] = properties.headers or {}
-    return int(headers.get(ATTEMPTS, 0)) + int(headers.get(_COUNT, 0))
+    return _number(headers, ATTEMPTS) + _number(headers, _COUNT)
 
 
 def is_expired(properties: pika.BasicProperties, now_us: int) -> bool:
-    expires_us = (properties.headers or {}).get(EXPIRES)
-    return expires_us is not None and int(expires_us) <= now_us
+    expires_us = _number(properties.headers or {}, EXPIRES)
+    return 0 < expires_us <= now_us
 
 
 def history_of(properties: pika.BasicProperties) -> list[list[Any]]:
     """The attempts that we could note: number, outcome, reason, microseconds."""
-    text = (properties.headers or {}).get(HISTORY)
-    found: list[list[Any]] = json.loads(text) if text else []
-    return found
+    found = _parsed(properties.headers or {}, HISTORY, list)
+    return [each for each in found if isinstance(each, list) and len(each) == 4 and isinstance(each[3], int)]
 
 
 def tried(
@@ -91,8 +110,17 @@ def tried(
 ) -> dict[str, HeaderValue]:
     """Headers of a message that is published again after an attempt."""
     history = [*history_of(properties), [number, outcome, reason, now_us]][-100:]
-    kept = {name: value for name in (EXPIRES,) if (value := (properties.headers or {}).get(name)) is not None}
-    return {ATTEMPTS: number, HISTORY: json.dumps(history), **kept}
+    expires_us = _number(properties.headers or {}, EXPIRES)
+    return {ATTEMPTS: number, HISTORY: _bounded(history), **({EXPIRES: expires_us} if expires_us else {})}
+
+
+def _bounded(history: list[list[Any]]) -> str:
+    """As JSON, without the oldest attempts if need be: all headers of a message have to fit into a frame."""
+    said = json.dumps(history)
+    while len(said) > _HISTORY_BYTES_MAX and len(history) > 1:
+        history = history[len(history) // 4 + 1 :]
+        said = json.dumps(history)
+    return said
 
 
 def buried(cause: Cause, reason: str, now_us: int) -> dict[str, HeaderValue]:
@@ -105,22 +133,26 @@ def letter_of(queue: str, properties: pika.BasicProperties, body: bytes) -> Dead
     noted = history_of(properties)
     history = tuple(Attempt(number, outcome, why, _moment(us)) for number, outcome, why, us in noted)
     cause, reason, at = _we_say(headers) if _CAUSE in headers else _broker_says(headers)
-    attempts = int(headers.get(ATTEMPTS, 0)) or attempts_before(properties)
+    attempts = _number(headers, ATTEMPTS) or attempts_before(properties)
     return DeadLetter(queue, message_of(properties, body), cause, reason, attempts, at, history)
 
 
 def _we_say(headers: Mapping[str, Any]) -> tuple[Cause, str, datetime | None]:
-    return headers[_CAUSE], str(headers.get(_REASON, "")), _moment(int(headers[_AT]))
+    cause: Cause = headers[_CAUSE] if headers[_CAUSE] in get_args(Cause) else "rejected"
+    return cause, str(headers.get(_REASON, "")), _moment(_number(headers, _AT))
 
 
 def _broker_says(headers: Mapping[str, Any]) -> tuple[Cause, str, datetime | None]:
-    deaths = headers.get("x-death") or []
-    if not deaths:
+    deaths = headers.get("x-death")
+    if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], dict):
         return "rejected", "the broker does not say why", None
     said, at = str(deaths[0].get("reason")), deaths[0].get("time")
     moment = at.replace(tzinfo=UTC) if isinstance(at, datetime) else None
     return _CAUSES.get(said, "rejected"), f"the broker says: {said}", moment
 
 
-def _moment(us: int) -> datetime:
-    return datetime.fromtimestamp(us / 1_000_000, UTC)
+def _moment(us: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(us / 1_000_000, UTC)
+    except (ValueError, OverflowError, OSError):  # no number of ours
+        return None
