@@ -130,6 +130,94 @@ def test_a_consumer_that_stands_still_with_messages_ahead_gets_only_what_is_stil
             each.ack()
 
 
+def test_what_was_fetched_ahead_expires_too(queues: ps.Queues, clock: ManualClock) -> None:
+    queue = queues.queue("jobs")
+    queue.publish("a")
+    queue.publish("b", ttl=5)
+    queue.publish("c")
+    with queue.consume(prefetch=3) as consumer:
+        assert consumer.get() is not None
+        clock.advance(6)
+        got = consumer.get()
+        assert got is not None
+        assert got.text == "c"
+    (letter,) = queue.dead_letters()
+    assert (letter.message.text, letter.cause, letter.attempts) == ("b", "expired", 0)
+
+
+def test_a_settlement_that_could_not_be_stored_can_be_tried_again(
+    queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, file = queues.queue("jobs"), _port(queues).file
+    queue.publish_many(["a", "b"])
+    consumer = queue.consume()
+    held = consumer.get_many(2)
+
+    def full(*_: object, **__: object) -> None:
+        raise ps.DiskFull(file.folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "write", full)
+        for settle in (held[0].ack, held[0].nack, held[0].reject, lambda: consumer.ack(held)):
+            with pytest.raises(ps.DiskFull):
+                settle()
+    consumer.ack(held)
+    assert queue.stats().unacked == 0
+
+
+def test_queues_are_closed_also_when_acks_came_too_late(home: Path, clock: ManualClock) -> None:
+    queues = ps.open_queues(home, clock=clock)
+    queue = queues.queue("jobs")
+    queue.publish_many(["a", "b"])
+    late, other = queue.consume(acks="together", lease=10, prefetch=1), queue.consume(prefetch=1)
+    delivery = late.get()
+    assert delivery is not None
+    assert other.get() is not None
+    clock.advance(11)
+    with pytest.raises(ps.DeliveryExpired):
+        delivery.ack()
+        queues.close()
+    queues.close()
+    with ps.open_queues(home, clock=clock) as opened:
+        stats = opened.open_queue("jobs").stats()
+        assert (stats.ready, stats.unacked, stats.consumers) == (2, 0, 0)
+
+
+def test_of_several_priorities_the_lowest_is_dropped_first(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_priority=5, max_length=2, overflow="drop_oldest")
+    for body, priority in [("a", 5), ("b", 0), ("c", 0), ("d", 1), ("e", 1)]:
+        queue.publish(body, priority=priority)
+    queue.publish_many([ps.message("f", priority=5), ps.message("g", priority=5)])
+    assert [letter.message.text for letter in queue.dead_letters()] == ["a", "b", "c", "d", "e"]
+    assert [each.text for each in queue.get_many(5)] == ["f", "g"]
+
+
+def test_who_waits_for_room_waits_for_as_much_as_goes_into_that_queue(queues: ps.Queues) -> None:
+    exchange = queues.exchange("work")
+    for name in ("a", "b"):
+        exchange.bind(queues.queue(name, max_length=2, overflow="block"), name)
+    full = queues.queue("a")
+    full.publish("early")
+    bodies = [ps.message("x", key=key) for key in ("a", "a", "b", "b")]
+    later = [ps.message("x", key="a", delay=60) for _ in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        published = pool.submit(exchange.publish_many, [*bodies, *later], timeout=30)
+        wait_until(lambda: published.done() or full.get(timeout=0.1), what="the first message")
+        assert len(published.result()) == 7
+
+
+def test_a_request_waits_no_longer_than_it_says(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_length=1, overflow="block")
+    queue.publish("early")
+    with ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        asked = pool.submit(queue.request, "?", timeout=1)
+        wait_until(lambda: time.monotonic() > began + 0.7, what="most of its time to be over")
+        assert queue.get() is not None  # now there is room for the question
+        assert isinstance(asked.exception(30), ps.NoReply)
+        assert time.monotonic() - began < 1.6
+
+
 def test_acks_together_that_come_too_late_are_told(queues: ps.Queues, clock: ManualClock) -> None:
     queue = queues.queue("jobs")
     queue.publish("a")

@@ -75,8 +75,12 @@ class UnknownDelivery(BadInput):
 
 
 class QueueFull(Contended):
-    def __init__(self, queue: str, *, length_max: int | None = None, waited_s: float = 0.0) -> None:
-        self.queue, self.length_max, self.waited_s = queue, length_max, waited_s
+    """`count`: how many messages wanted to wait in it, where that is known."""
+
+    def __init__(
+        self, queue: str, *, length_max: int | None = None, waited_s: float = 0.0, count: int = 1
+    ) -> None:
+        self.queue, self.length_max, self.waited_s, self.count = queue, length_max, waited_s, count
         holds = f"its limit of {length_max:,} messages" if length_max is not None else "as many as it may"
         waited = f", also after {waited_s:g} s" if waited_s else ""
         super().__init__(

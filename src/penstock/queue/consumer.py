@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -48,9 +49,10 @@ class QueueConsumer:
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Several at once, which costs little more than one."""
-        for delivery in deliveries:
-            delivery.settle("acked")
-        self._port.ack(deliveries)
+        with ExitStack() as all_of_them:
+            for delivery in deliveries:
+                all_of_them.enter_context(delivery.settling("acked"))
+            self._port.ack(deliveries)
 
     def flush(self) -> None:
         """With `acks="together"`: all acks so far are done on return."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.clock import duration_ms
-from penstock.errors import BadOption, UnknownDelivery
-from penstock.queue.message import HeaderValue, Message, message, parsed
+from penstock.errors import BadOption, DeliveryExpired, UnknownDelivery
+from penstock.queue.message import HeaderValue, Message, as_text, check_delay, message, parsed
 
 if TYPE_CHECKING:
     from penstock.queue.port import ConsumerPort
 
 Cause = Literal["rejected", "expired", "attempts", "dropped"]
 Outcome = Literal["", "acked", "requeued", "rejected", "closed"]
+_REASON_CHARACTERS_MAX = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -49,23 +51,25 @@ class Delivery:
 
     @property
     def text(self) -> str:
-        return self.body.decode()
+        """The body as text. Raises BadRecord when it is none."""
+        return as_text(self.body, self.id)
 
     def ack(self) -> None:
         """Done: the message is gone. Raises DeliveryExpired when the lease ended before."""
-        self.settle("acked")
-        self._consumer.ack([self])
+        with self.settling("acked"):
+            self._consumer.ack([self])
 
     def nack(self, reason: str = "", *, delay: str | float = 0) -> None:
         """Not done: deliver it again, after `delay`; a dead letter if this was the last attempt."""
         delay_ms = duration_ms(delay)
-        self.settle("requeued")
-        self._consumer.nack([self], reason=reason, delay_ms=delay_ms)
+        check_delay(delay_ms)
+        with self.settling("requeued"):
+            self._consumer.nack([self], reason=_storable(reason), delay_ms=delay_ms)
 
     def reject(self, reason: str = "") -> None:
         """Cannot be done: a dead letter, without further attempts."""
-        self.settle("rejected")
-        self._consumer.reject([self], reason=reason)
+        with self.settling("rejected"):
+            self._consumer.reject([self], reason=_storable(reason))
 
     def extend(self) -> None:
         """Begin the lease anew. Raises DeliveryExpired when it has ended."""
@@ -80,6 +84,18 @@ class Delivery:
             )
         answer = replace(message(body), correlation_id=self.correlation_id)
         return self._consumer.port.reply(self.reply_to, answer)
+
+    @contextmanager
+    def settling(self, outcome: Outcome) -> Iterator[None]:
+        """Settle it, unless the backend could not: then it can be tried again while the lease lasts."""
+        self.settle(outcome)
+        try:
+            yield
+        except DeliveryExpired:
+            raise
+        except BaseException:
+            self.outcome = ""
+            raise
 
     def settle(self, outcome: Outcome) -> None:
         """Note what becomes of it. Raises UnknownDelivery for one that was settled before."""
@@ -128,3 +144,8 @@ class DeadLetter:
     def json(self) -> Any:
         """The body as JSON. Raises BadRecord when it is none."""
         return self.message.json()
+
+
+def _storable(reason: str) -> str:
+    """Often what an error says, which may be long, or name a file that is no text."""
+    return str(reason)[:_REASON_CHARACTERS_MAX].encode(errors="backslashreplace").decode()

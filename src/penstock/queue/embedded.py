@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,9 +101,7 @@ class EmbeddedQueues:
     # ---- publishing ------------------------------------------------------------------------------
 
     def publish(self, queue: str, messages: Sequence[Message], *, timeout_s: float) -> None:
-        self._with_room(
-            lambda tx: moves.publish(tx, catalog.find(tx, queue), messages), len(messages), timeout_s
-        )
+        self._with_room(lambda tx: moves.publish(tx, catalog.find(tx, queue), messages), timeout_s)
 
     def publish_to_exchange(
         self, exchange: str, messages: Sequence[Message], *, mandatory: bool, timeout_s: float
@@ -121,9 +120,9 @@ class EmbeddedQueues:
                 if found is not None:
                     moves.publish(tx, found, own)
 
-        self._with_room(routed, len(messages), timeout_s)
+        self._with_room(routed, timeout_s)
 
-    def _with_room(self, work: Callable[[Transaction], None], count: int, timeout_s: float) -> None:
+    def _with_room(self, work: Callable[[Transaction], None], timeout_s: float) -> None:
         """Publish; with `overflow="block"` wait for room, and try again."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -132,7 +131,7 @@ class EmbeddedQueues:
                 return
             except QueueFull as full:
                 seen, queue = self._full(full.queue)
-                left_s = deadline - time.monotonic()
+                left_s, count = deadline - time.monotonic(), full.count
                 if queue is None or count > (full.length_max or 0):
                     raise
                 if left_s <= 0:
@@ -251,7 +250,7 @@ class EmbeddedQueues:
             found = catalog.find(tx, queue)
             positions.publish_at(tx, found, messages, producer=producer, before=before, after=after)
 
-        self._with_room(published, len(messages), timeout_s)
+        self._with_room(published, timeout_s)
 
     def remove(self, queue: str, messages: Sequence[Numbered]) -> int:
         return self._change(lambda tx: positions.remove(tx, catalog.find(tx, queue), messages))
@@ -262,13 +261,14 @@ class EmbeddedQueues:
         if self._closed:
             return
         self._closed = True
-        self._flusher.close()
-        for consumer in list(self._consumers):
-            consumer.close()
-        if self._holder is not None and self._holder.is_ours:
-            self.file.write(self._holder.leave)
-            self._holder.forget()
-        self.file.close()
+        with ExitStack() as rest:  # in turn from the last, also when a consumer says that acks came too late
+            rest.callback(self.file.close)
+            if self._holder is not None and self._holder.is_ours:
+                rest.callback(self._holder.forget)
+                rest.callback(self.file.write, self._holder.leave)
+            for consumer in list(self._consumers):
+                rest.callback(consumer.close)
+            self._flusher.close()
 
     def abandon(self) -> None:
         """Go without a word, as a process does that is killed: for tests."""

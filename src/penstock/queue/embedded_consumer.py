@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadOption, DeliveryExpired, PenstockError
+from penstock.errors import BadOption, DeliveryExpired, PenstockError, UnknownQueue
 from penstock.queue import catalog, leases, moves
 from penstock.queue.delivery import Delivery
 from penstock.queue.file import Transaction
@@ -32,12 +32,12 @@ class EmbeddedConsumer:
         self._port, self._file, self._queue, self._options = port, port.file, queue, options
         self._lease_us = options.lease_ms * 1_000
         self._pid = os.getpid()
-        self._ahead: deque[Delivery] = deque()  # fetched and not handed out
+        self._ahead: deque[tuple[Delivery, int | None]] = deque()  # fetched and not handed out; its ttl
         self._ahead_until_us = 0
         self._later: list[Delivery] = []  # acks that wait for each other
         self._lost: list[str] = []
         self._trouble: PenstockError | None = None
-        self._mutex = threading.Lock()
+        self._mutex, self._handing = threading.Lock(), threading.Lock()
         self._closed = False
         self._holder = port.holder.id
         self._queue_id, self._id = self._file.write(self._join)
@@ -49,6 +49,13 @@ class EmbeddedConsumer:
     def _join(self, tx: Transaction) -> tuple[int, int]:
         queue = catalog.find(tx, self._queue)
         return queue.id, leases.add_consumer(tx, self._holder, queue.id)
+
+    def _own_queue(self, tx: Transaction) -> catalog.QueueRow:
+        """By its number: another one of the same name, declared after ours was deleted, is not ours."""
+        found = catalog.by_id(tx, self._queue_id)
+        if found is None:
+            raise UnknownQueue(self._queue)
+        return found
 
     # ---- receiving -------------------------------------------------------------------------------
 
@@ -62,17 +69,20 @@ class EmbeddedConsumer:
             seen = self._file.work_seen(self._queue_id)
             rows, again_s = self._file.write(lambda tx: self._fetch(tx, limit, wanted))
             if rows:
-                self._ahead.extend(self._delivery(row) for row in rows)
-                return self._handed_out(limit)
+                with self._handing:
+                    self._ahead.extend((self._delivery(row), row[-1]) for row in rows)
+                if found := self._handed_out(limit):
+                    return found  # else another thread was faster
             left_s = deadline - time.monotonic()
             if left_s <= 0 or self._closed:
                 return []
-            self._file.wait_for_work(self._queue_id, seen, min(left_s, again_s))
+            if not rows:
+                self._file.wait_for_work(self._queue_id, seen, min(left_s, again_s))
 
     def _fetch(self, tx: Transaction, limit: int, wanted: int) -> tuple[list[Row], float]:
         """Messages; or how long it makes sense to wait for some."""
         self._ack_later(tx)
-        queue = catalog.find(tx, self._queue)
+        queue = self._own_queue(tx)
         self._port.sweep_now_and_then(tx)
         rows = self._take(tx, queue, limit, wanted)
         if not rows:
@@ -97,25 +107,37 @@ class EmbeddedConsumer:
 
     def _handed_out(self, limit: int) -> list[Delivery]:
         """From what was fetched, with a lease that has most of its time before it."""
-        if not self._ahead:
-            return []
-        now_us = round(self._file.clock.monotonic() * 1_000_000)
-        if now_us > self._ahead_until_us - self._lease_us // 2:
-            self._renew_ahead()
-        return [self._ahead.popleft() for _ in range(min(limit, len(self._ahead)))]
+        found, late = list[Delivery](), list[Delivery]()
+        with self._handing:
+            if not self._ahead:
+                return []
+            if self._file.clock.monotonic() * 1_000_000 > self._ahead_until_us - self._lease_us // 2:
+                self._renew_ahead()
+            now_us = self._file.clock.now_us()
+            while self._ahead and len(found) < limit:
+                delivery, expires_us = self._ahead.popleft()
+                (found if expires_us is None or expires_us > now_us else late).append(delivery)
+        if late:
+            self._file.write(lambda tx: self._expire(tx, late))
+        return found
+
+    def _expire(self, tx: Transaction, late: Sequence[Delivery]) -> None:
+        """What waited here for too long."""
+        leases.hand_back(tx, self._own_queue(tx), self._id, [each.token for each in late])
+        moves.expire(tx)
 
     def _renew_ahead(self) -> None:
-        wanted = [each.token for each in self._ahead]
+        wanted = [each.token for each, _ in self._ahead]
 
         def renew(tx: Transaction) -> list[Place]:
             self._ahead_until_us = tx.mono_us + self._lease_us
             return leases.extend(tx, self._id, wanted, self._lease_us)
 
         kept = {(place.seq, place.attempts) for place in self._file.write(renew)}
-        self._ahead = deque(each for each in self._ahead if each.token in kept)
+        self._ahead = deque(pair for pair in self._ahead if pair[0].token in kept)
 
     def _delivery(self, row: Row) -> Delivery:
-        _, seq, before, id, key, priority, published_us, extra, body = row
+        _, seq, before, id, key, priority, published_us, extra, body, _ = row
         headers, content_type, correlation_id, reply_to = json.loads(extra) if extra else (_NONE, "", "", "")
         return Delivery(
             self._queue, body, key, id, priority, before + 1, before > 0, headers, content_type,
@@ -129,11 +151,12 @@ class EmbeddedConsumer:
         if self._options.acks == "each":
             self._settle(deliveries, lambda tx, wanted: leases.ack(tx, self._id, wanted))
             return
+        self._tell_trouble()  # before anything is promised about these
         with self._mutex:
             self._later.extend(deliveries)
             many = len(self._later) >= max(self._options.prefetch or 1, 100)
         if many:
-            self.flush()
+            self.flush_later()
         else:
             self._port.flush_soon(self)
         self._tell_lost()
@@ -142,8 +165,9 @@ class EmbeddedConsumer:
         def again(tx: Transaction, wanted: list[leases.Lease]) -> list[Place]:
             found = leases.held(tx, self._id, wanted)
             leases.release(tx, found)
-            queue = catalog.find(tx, self._queue)
-            moves.put_back(tx, queue, found, outcome="requeued", reason=reason, delay_ms=delay_ms)
+            moves.put_back(
+                tx, self._own_queue(tx), found, outcome="requeued", reason=reason, delay_ms=delay_ms
+            )
             return found
 
         self._settle(deliveries, again)
@@ -153,7 +177,7 @@ class EmbeddedConsumer:
             found = leases.held(tx, self._id, wanted)
             leases.release(tx, found)
             moves.remember(tx, found, "rejected", reason)
-            moves.give_up(tx, catalog.find(tx, self._queue), found, cause="rejected", reason=reason)
+            moves.give_up(tx, self._own_queue(tx), found, cause="rejected", reason=reason)
             return found
 
         self._settle(deliveries, bury)
@@ -199,10 +223,13 @@ class EmbeddedConsumer:
             if len(found) < len(later):
                 self._lost.extend(each.id for each in later if each.token[0] not in found)
 
-    def _tell_lost(self) -> None:
+    def _tell_trouble(self) -> None:
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
+
+    def _tell_lost(self) -> None:
+        self._tell_trouble()
         if self._lost:
             lost, self._lost = self._lost, []
             raise self._expired(lost)
@@ -221,7 +248,7 @@ class EmbeddedConsumer:
         self._ack_later(tx)
         queue = catalog.by_id(tx, self._queue_id)
         if queue is not None and self._ahead:
-            leases.hand_back(tx, queue, self._id, [each.token for each in self._ahead])
+            leases.hand_back(tx, queue, self._id, [each.token for each, _ in self._ahead])
         self._ahead.clear()
         leases.end_consumer(tx, self._id, outcome="its consumer closed")
 

@@ -14,7 +14,7 @@ from penstock.queue.catalog import QueueRow, allocate, by_id
 from penstock.queue.file import Transaction
 from penstock.queue.moves import Place
 
-Row = tuple[Any, ...]  # rank, seq, attempts before, id, key, priority, published_us, extra, body
+Row = tuple[Any, ...]  # rank, seq, attempts before, id, key, priority, published_us, extra, body, expires_us
 Lease = tuple[int, int]  # seq and attempts: no two deliveries have the same
 _PLACE = "SELECT seq, rank, attempts, expires_us FROM leased"
 
@@ -36,8 +36,9 @@ def take(
     if queue.settings.single_active_consumer and not _is_active(tx, queue.id, consumer):
         return []
     rows: list[Row] = tx.db.execute(
-        "SELECT r.rank, r.seq, r.attempts, m.id, m.key, m.priority, m.published_us, m.extra, m.body "
-        "FROM ready r JOIN messages m ON m.seq = r.seq WHERE r.queue=? ORDER BY r.rank, r.seq LIMIT ?",
+        "SELECT r.rank, r.seq, r.attempts, m.id, m.key, m.priority, m.published_us, m.extra, m.body, "
+        "r.expires_us FROM ready r JOIN messages m ON m.seq = r.seq "
+        "WHERE r.queue=? ORDER BY r.rank, r.seq LIMIT ?",
         (queue.id, limit),
     ).fetchall()
     if ahead:

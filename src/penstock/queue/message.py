@@ -14,9 +14,12 @@ from penstock.errors import BadOption, BadRecord
 
 HeaderValue = str | int | float | bool
 PRIORITY_MAX = 9
+_PRIORITIES = range(PRIORITY_MAX + 1)
 _WORD_BYTES_MAX = 255  # AMQP's short strings
 _HEADERS_MAX = 100
+_HEADER_BYTES_MAX = 32 << 10  # a RabbitMQ takes all headers in one frame of 128 KiB, ours among them
 _DELAY_MS_MAX = 366 * 86_400_000
+_TTL_MS_MAX = 1 << 40
 JSON = "application/json"
 TEXT = "text/plain"
 
@@ -46,7 +49,8 @@ class Message:
 
     @property
     def text(self) -> str:
-        return self.body.decode()
+        """The body as text. Raises BadRecord when it is none."""
+        return as_text(self.body, self.id)
 
 
 def message(
@@ -84,20 +88,37 @@ def checked(message: Message) -> Message:
     words = {"key": message.key, "id": message.id, "correlation_id": message.correlation_id,
              "reply_to": message.reply_to, "content_type": message.content_type}  # fmt: skip
     for name, word in words.items():
-        if len(word.encode()) > _WORD_BYTES_MAX:
+        if _bytes_of(word, name) > _WORD_BYTES_MAX:
             raise BadOption(f"{name} has more than {_WORD_BYTES_MAX} bytes.", hint="put it into the body")
-    if not 0 <= message.priority <= PRIORITY_MAX:
-        raise BadOption(f"priority={message.priority}.", hint=f"0 to {PRIORITY_MAX}; the highest goes first")
-    if not 0 <= message.delay_ms <= _DELAY_MS_MAX:
-        raise BadOption(f"a delay of {message.delay_ms} ms.", hint="from 0 to 366 days")
-    if message.ttl_ms is not None and message.ttl_ms <= message.delay_ms:
+    body: object = message.body
+    priority: object = message.priority
+    if not isinstance(body, bytes):
         raise BadOption(
-            f"a ttl of {message.ttl_ms} ms ends a message that waits {message.delay_ms} ms before it begins.",
-            hint="both count from publishing: choose a ttl that is longer than the delay",
+            f"the body of a Message is a {type(body).__name__}.", hint="give bytes; ps.message() makes them"
         )
+    if not isinstance(priority, int) or priority not in _PRIORITIES:
+        raise BadOption(f"priority={priority!r}.", hint=f"0 to {PRIORITY_MAX}; the highest goes first")
+    check_delay(message.delay_ms)
+    if message.ttl_ms is not None:
+        _check_ttl(message.ttl_ms, message.delay_ms)
     if message.headers:
         check_headers(message.headers)
     return message if message.id else replace(message, id=uuid.uuid4().hex)
+
+
+def check_delay(delay_ms: int) -> None:
+    if not 0 <= delay_ms <= _DELAY_MS_MAX:
+        raise BadOption(f"a delay of {delay_ms} ms.", hint="from 0 to 366 days")
+
+
+def _check_ttl(ttl_ms: int, delay_ms: int) -> None:
+    if ttl_ms <= delay_ms:
+        raise BadOption(
+            f"a ttl of {ttl_ms} ms ends a message that waits {delay_ms} ms before it begins.",
+            hint="both count from publishing: choose a ttl that is longer than the delay",
+        )
+    if ttl_ms > _TTL_MS_MAX:
+        raise BadOption(f"a ttl of {ttl_ms} ms.", hint="at most 34 years; leave it out for ever")
 
 
 def check_headers(headers: Mapping[str, HeaderValue]) -> None:
@@ -106,7 +127,7 @@ def check_headers(headers: Mapping[str, HeaderValue]) -> None:
             f"{len(headers)} headers.", hint=f"at most {_HEADERS_MAX}; put the rest into the body"
         )
     for name, value in headers.items():
-        if not 0 < len(str(name).encode()) <= _WORD_BYTES_MAX:
+        if not 0 < _bytes_of(name, "the name of a header") <= _WORD_BYTES_MAX:
             raise BadOption(
                 f"{name!r} is no name of a header.", hint=f"use 1 to {_WORD_BYTES_MAX} bytes of text"
             )
@@ -121,25 +142,46 @@ def check_headers(headers: Mapping[str, HeaderValue]) -> None:
             raise BadOption(
                 f"header {name!r} is a {type(value).__name__}.", hint="text, a number or a truth value"
             )
+    size = sum(_bytes_of(f"{name}{value}", f"header {name!r}") for name, value in headers.items())
+    if size > _HEADER_BYTES_MAX:
+        hint = f"at most {_HEADER_BYTES_MAX:,}; put the rest into the body"
+        raise BadOption(f"the headers have {size:,} bytes.", hint=hint)
+
+
+def _bytes_of(word: object, name: str) -> int:
+    """How many bytes a word has. Raises BadOption for what is none."""
+    try:
+        return len(word.encode())  # type: ignore[attr-defined]
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise BadOption(f"{name} is no text: {word!r}.", hint="text that UTF-8 can say") from error
 
 
 def parsed(body: bytes, id: str) -> Any:
     try:
         return json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRecord(
             f"message {id} is no JSON: {error}.", hint="read .body, or reject it as a dead letter"
         ) from error
 
 
+def as_text(body: bytes, id: str) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise BadRecord(f"message {id} is no text: {error}.", hint="read .body, or reject it") from error
+
+
 def _encoded(body: object) -> tuple[bytes, str]:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), ""
-    if isinstance(body, str):
-        return body.encode(), TEXT
     try:
+        if isinstance(body, str):
+            return body.encode(), TEXT
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode(), JSON
-    except (TypeError, ValueError) as error:
+    except UnicodeEncodeError as error:
+        raise BadRecord(f"this text cannot be said in UTF-8: {error}.", hint="pass bytes") from error
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadRecord(
             f"this body cannot be said in JSON: {error}.", hint="pass bytes, text, or plain lists and dicts"
         ) from error

@@ -37,7 +37,7 @@ def publish(tx: Transaction, queue: QueueRow, messages: Sequence[Message]) -> No
     waiting = [message for message in messages if not message.delay_ms]
     limit = None if settings.overflow == "drop_oldest" else settings.max_length
     if limit is not None and queue.length + len(waiting) > limit:
-        raise QueueFull(settings.name, length_max=limit)
+        raise QueueFull(settings.name, length_max=limit, count=len(waiting))
     first = allocate(tx, len(messages))
     tx.db.executemany(
         "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -101,17 +101,22 @@ def extra_of(message: Message) -> str | None:
 
 
 def _drop_oldest(tx: Transaction, queue: QueueRow, excess: int) -> None:
-    if excess <= 0:
-        return
+    """Of the lowest priority first."""
+    while excess > 0 and (places := _oldest_of_lowest(tx, queue.id, excess)):
+        take_ready(tx, queue, places)
+        reason = f"more than {queue.settings.max_length} messages waited"
+        give_up(tx, queue, places, cause="dropped", reason=reason)
+        excess -= len(places)
+
+
+def _oldest_of_lowest(tx: Transaction, queue: int, limit: int) -> list[Place]:
+    # One priority at a time: ordered by both at once, SQLite would look at everything that waits.
     rows = tx.db.execute(
-        "SELECT seq, rank, attempts, expires_us FROM ready WHERE queue=? ORDER BY rank DESC, seq LIMIT ?",
-        (queue.id, excess),
-    ).fetchall()
-    places = [Place(*row) for row in rows]
-    take_ready(tx, queue, places)
-    give_up(
-        tx, queue, places, cause="dropped", reason=f"more than {queue.settings.max_length} messages waited"
+        "SELECT seq, rank, attempts, expires_us FROM ready WHERE queue=? "
+        "AND rank = (SELECT max(rank) FROM ready WHERE queue=?) ORDER BY seq LIMIT ?",
+        (queue, queue, limit),
     )
+    return [Place(*row) for row in rows]
 
 
 # ---- time passes ---------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class ConsumerOptions:
 
 
 class ConsumerPort(Protocol):
-    """One consumer. `receive` is for one thread; deliveries may be settled by others."""
+    """One consumer. Thread-safe."""
 
     @property
     def port(self) -> QueuePort: ...
@@ -51,7 +51,8 @@ class ConsumerPort(Protocol):
     def receive(self, limit: int, timeout_s: float) -> list[Delivery]:
         """Up to `limit` messages, without waiting for more than the first; none when time is up.
 
-        Never one that is expired or delayed, or that was settled and not requeued.
+        Never one that is delayed, or that was settled and not requeued; nor one that is expired, but for
+        what a RabbitMQ had sent ahead by then. Several threads may ask.
         """
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:

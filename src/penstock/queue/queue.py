@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock.clock import duration_ms
-from penstock.errors import BadOption
+from penstock.errors import BadOption, UnknownQueue
 from penstock.queue.consumer import QueueConsumer
 from penstock.queue.delivery import Cause, DeadLetter, Delivery
 from penstock.queue.message import HeaderValue, Message, message
@@ -15,10 +15,12 @@ from penstock.queue.port import Acks, ConsumerOptions, Edit, QueuePort, QueueSta
 from penstock.queue.request import Replies
 from penstock.queue.settings import QueueSettings
 
+T = TypeVar("T")
 _ROOM_S = 30.0
 _LEASE = "5 minutes"  # only for who lives and does not answer: death is noticed at once
 _PREFETCH = 100
 _PREFETCH_MAX = 10_000
+_LIMIT_MAX = 1_000_000
 
 
 class Place(Protocol):
@@ -115,11 +117,19 @@ class Queue:
 
     def get(self, *, timeout: str | float = 0) -> Delivery | None:
         """One message, for programs that take one now and then; `consume` is faster."""
-        return self._pulling().get(timeout=timeout)
+        return self._pulled(lambda consumer: consumer.get(timeout=timeout))
 
     def get_many(self, limit: int = _PREFETCH, *, timeout: str | float = 0) -> list[Delivery]:
         """Up to `limit` messages; `timeout` is how long the first may take."""
-        return self._pulling().get_many(limit, timeout=timeout)
+        _check_limit(limit)
+        return self._pulled(lambda consumer: consumer.get_many(limit, timeout=timeout))
+
+    def _pulled(self, take: Callable[[QueueConsumer], T]) -> T:
+        try:
+            return take(self._pulling())
+        except UnknownQueue:
+            self.close()  # it was deleted; there may be a new one of its name by now
+            return take(self._pulling())
 
     def _pulling(self) -> QueueConsumer:
         with self._mutex:
@@ -154,6 +164,7 @@ class Queue:
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """The oldest first. They stay until they are redriven or purged."""
+        _check_limit(limit)
         return self._port.dead_letters(self.name, limit)
 
     def redrive(
@@ -189,6 +200,11 @@ class Queue:
             own, self._own = self._own, None
         if own is not None:
             own.close()
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= _LIMIT_MAX:
+        raise BadOption(f"limit={limit}.", hint=f"1 to {_LIMIT_MAX:,}")
 
 
 def _wanted(where: Wanted | Cause | None) -> Wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -109,10 +110,11 @@ class Queues:
             return self._queues[name]
 
     def close(self) -> None:
-        self.replies.close()
-        for queue in self._queues.values():
-            queue.close()
-        self.port.close()
+        with ExitStack() as rest:
+            rest.callback(self.port.close)
+            for queue in self._queues.values():
+                rest.callback(queue.close)
+            self.replies.close()
 
     def __enter__(self) -> Self:
         return self

@@ -32,6 +32,7 @@ class Replies:
         if timeout_s <= 0:
             raise BadOption("a request without time for an answer.", hint="give it a timeout")
         self._open()
+        deadline = time.monotonic() + timeout_s
         about = uuid.uuid4().hex
         with self._changed:
             self._waiting[about] = None
@@ -39,7 +40,7 @@ class Replies:
         asked = replace(question, reply_to=self._name, correlation_id=about, ttl_ms=ttl_ms)
         try:
             self._port.publish(queue, [asked], timeout_s=timeout_s)
-            return self._answer(queue, asked, timeout_s)
+            return self._answer(queue, asked, deadline, timeout_s)
         finally:
             with self._changed:
                 del self._waiting[about]
@@ -51,8 +52,7 @@ class Replies:
                 self._port.declare_reply_queue(self._name)
                 self._consumer = self._port.consumer(self._name, ConsumerOptions(100, _LEASE_MS, "together"))
 
-    def _answer(self, queue: str, asked: Message, timeout_s: float) -> Message:
-        deadline = time.monotonic() + timeout_s
+    def _answer(self, queue: str, asked: Message, deadline: float, timeout_s: float) -> Message:
         while True:
             left_s = deadline - time.monotonic()
             with self._changed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from penstock.errors import BadOption, DeliveryExpired, UnknownDelivery, UnknownQueue
@@ -150,6 +152,39 @@ class Consuming(Backend):
         queue.delete()
         with pytest.raises(UnknownQueue):
             queue.consume()
+
+    def test_a_consumer_of_a_deleted_queue_gets_nothing_of_a_new_one(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        assert queue.get() is None
+        with queue.consume() as consumer:
+            queues.port.delete_queue(queue.name)  # as another process would
+            queues.queue(queue.name).publish("new")
+            with pytest.raises(UnknownQueue):
+                self.until(lambda: consumer.get(timeout=0.1))
+        assert self.bodies(queue, 1) == ["new"]
+
+    def test_threads_may_get_from_one_queue(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        ids = queue.publish_many([str(n) for n in range(60)])
+
+        def take(_: int) -> list[str]:
+            found = []
+            while some := queue.get_many(3, timeout=0.2):
+                found += [each.id for each in some]
+                for each in some:
+                    each.ack()
+            return found
+
+        with ThreadPoolExecutor(4) as pool:
+            taken = [id for found in pool.map(take, range(4)) for id in found]
+        assert sorted(taken) == sorted(ids)
+
+    @pytest.mark.parametrize("limit", [0, -1, 10**30])
+    def test_a_limit_that_is_none_is_refused(self, queues: Queues, limit: int) -> None:
+        queue = new_queue(queues)
+        for ask in (queue.get_many, queue.dead_letters):
+            with pytest.raises(BadOption, match="limit"):
+                ask(limit)
 
     def test_purging_removes_what_waits(self, queues: Queues) -> None:
         queue = new_queue(queues)

@@ -69,6 +69,16 @@ class DeadLetters(Backend):
         (letter,) = self.until(queue.dead_letters)
         assert (letter.message.text, letter.cause) == ("poison", "attempts")
 
+    def test_a_reason_may_be_long_and_no_text(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        queue.publish("job")
+        self.next(queue).nack("busy" * 100_000, delay=0.01)
+        self.pass_time(queues, 0.02)
+        self.next(queue).reject("no file \udcff" + "é" * 100_000)
+        (letter,) = self.until(queue.dead_letters)
+        assert letter.reason.startswith("no file \\udcffé")
+        assert len(letter.reason) < 2_000
+
     def test_looking_at_dead_letters_leaves_them(self, queues: Queues) -> None:
         queue = new_queue(queues)
         self._reject_all(queue, "a", "b", "c")

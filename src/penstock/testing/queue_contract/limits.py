@@ -50,6 +50,14 @@ class Limits(Backend):
             ("0", "dropped"), ("1", "dropped"), ("2", "dropped"),
         ]  # fmt: skip
 
+    def test_redriving_what_is_dropped_again_comes_to_an_end(self, queues: Queues) -> None:
+        queue = new_queue(queues, max_length=1, overflow="drop_oldest")
+        for n in range(3):
+            queue.publish(str(n))
+        assert self.until(lambda: queue.stats().dead == 2)
+        assert queue.redrive() == 2
+        assert self.until(lambda: queue.stats().dead == 2)
+
     def test_dropped_messages_are_gone_where_no_dead_letters_are_kept(self, queues: Queues) -> None:
         queue = new_queue(queues, max_length=1, overflow="drop_oldest", dead_letters=False)
         queue.publish("a")

@@ -35,6 +35,26 @@ class Publishing(Backend):
         with pytest.raises(BadRecord, match="no JSON"):
             self.next(queue).json()
 
+    def test_a_body_that_cannot_be_sent_says_so(self, queues: Queues) -> None:
+        queue, deep = new_queue(queues), list[object]()
+        for _ in range(100_000):
+            deep = [deep]
+        for body in ("\ud800", deep, {1, 2}, float("nan")):
+            with pytest.raises(BadRecord):
+                queue.publish(body)
+        with pytest.raises(BadOption, match="body"):
+            queue.publish(Message("text"))  # type: ignore[arg-type]
+        assert self.is_empty(queue)
+
+    def test_a_body_that_cannot_be_read_says_so(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        queue.publish(b"[" * 100_000)
+        queue.publish(b"\xff")
+        with pytest.raises(BadRecord, match="no JSON"):
+            self.next(queue).json()
+        with pytest.raises(BadRecord, match="no text"):
+            _ = self.next(queue).text
+
     def test_an_empty_body_is_a_message(self, queues: Queues) -> None:
         queue = new_queue(queues)
         queue.publish(b"")
@@ -99,13 +119,20 @@ class Publishing(Backend):
         "about",
         [
             {"priority": 10},
+            {"priority": 1.5},
+            {"priority": "5"},
             {"delay": "400 days"},
             {"ttl": 1, "delay": 2},
+            {"ttl": 1e18},
             {"key": "x" * 256},
+            {"key": "\udcff"},
             {"headers": {"x-own": 1}},
             {"headers": {"list": [1]}},
+            {"headers": {1: "a"}},
+            {"headers": {"a": "\udcff"}},
+            {"headers": {"a": "x" * 40_000}},
         ],
-        ids=str,
+        ids=ascii,
     )
     def test_a_bad_message_is_refused(self, queues: Queues, about: dict[str, object]) -> None:
         with pytest.raises(BadOption):

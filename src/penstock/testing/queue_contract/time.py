@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import DeliveryExpired
+from penstock.errors import BadOption, DeliveryExpired
 from penstock.queue.queues import Queues
 from penstock.testing.queue_contract.backend import Backend, new_queue
 
@@ -20,6 +20,18 @@ class Time(Backend):
                 held.ack()
             assert refused.value.message_ids == (held.id,)
             got = self.next(slow)
+            assert (got.text, got.attempts) == ("job", 2)
+            got.ack()
+
+    def test_a_lease_ends_also_while_its_consumer_asks_for_nothing(
+        self, queues: Queues, other: Queues
+    ) -> None:
+        queue = new_queue(queues)
+        queue.publish("job")
+        with queue.consume(lease=self.moment_s) as silent, other.open_queue(queue.name).consume() as second:
+            assert self.next(silent).attempts == 1
+            self.pass_time(queues, 1.5 * self.moment_s)
+            got = self.next(second)
             assert (got.text, got.attempts) == ("job", 2)
             got.ack()
 
@@ -45,7 +57,10 @@ class Time(Backend):
     def test_a_message_requeued_with_a_delay_waits(self, queues: Queues) -> None:
         queue = new_queue(queues)
         queue.publish_many(["a", "b"])
-        self.next(queue).nack("busy", delay=self.moment_s)
+        first = self.next(queue)
+        with pytest.raises(BadOption, match="delay"):
+            first.nack("busy", delay="400 days")
+        first.nack("busy", delay=self.moment_s)
         assert self.bodies(queue, 1) == ["b"]
         self.pass_time(queues, self.moment_s)
         got = self.next(queue)
