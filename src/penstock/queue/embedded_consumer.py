@@ -113,18 +113,22 @@ class EmbeddedConsumer:
                 return []
             if self._file.clock.monotonic() * 1_000_000 > self._ahead_until_us - self._lease_us // 2:
                 self._renew_ahead()
-            now_us = self._file.clock.now_us()
             while self._ahead and len(found) < limit:
                 delivery, expires_us = self._ahead.popleft()
-                (found if expires_us is None or expires_us > now_us else late).append(delivery)
+                is_late = expires_us is not None and expires_us <= self._file.clock.now_us()
+                (late if is_late else found).append(delivery)
         if late:
-            self._file.write(lambda tx: self._expire(tx, late))
+            self._expire([each.token for each in late])
         return found
 
-    def _expire(self, tx: Transaction, late: Sequence[Delivery]) -> None:
+    def _expire(self, late: Sequence[leases.Lease]) -> None:
         """What waited here for too long."""
-        leases.hand_back(tx, self._own_queue(tx), self._id, [each.token for each in late])
-        moves.expire(tx)
+
+        def given_up(tx: Transaction) -> None:
+            leases.hand_back(tx, self._own_queue(tx), self._id, late)
+            moves.expire(tx)
+
+        self._file.write(given_up)
 
     def _renew_ahead(self) -> None:
         wanted = [each.token for each, _ in self._ahead]
@@ -151,7 +155,8 @@ class EmbeddedConsumer:
         if self._options.acks == "each":
             self._settle(deliveries, lambda tx, wanted: leases.ack(tx, self._id, wanted))
             return
-        self._tell_trouble()  # before anything is promised about these
+        if self._trouble is not None:  # before anything is promised about these
+            self._tell_trouble()
         with self._mutex:
             self._later.extend(deliveries)
             many = len(self._later) >= max(self._options.prefetch or 1, 100)
@@ -229,7 +234,8 @@ class EmbeddedConsumer:
             raise trouble
 
     def _tell_lost(self) -> None:
-        self._tell_trouble()
+        if self._trouble is not None:
+            self._tell_trouble()
         if self._lost:
             lost, self._lost = self._lost, []
             raise self._expired(lost)
