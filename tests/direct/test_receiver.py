@@ -76,6 +76,13 @@ def test_it_listens_on_the_loopback_alone_unless_it_has_a_token() -> None:
         ps.Receiver(host="0.0.0.0")
 
 
+@pytest.mark.parametrize("options", [{"port": 70_000}, {"port": -1}, {"token": ""}, {"token": " "}], ids=str)
+def test_a_port_and_a_token_that_are_none_are_refused(options: dict[str, Any]) -> None:
+    (option,) = options
+    with pytest.raises(ps.BadOption, match=option):
+        ps.Receiver(**options)
+
+
 def test_a_port_that_is_taken_is_told() -> None:
     with ps.Receiver() as receiver, pytest.raises(ps.Unreachable, match="in use"):
         ps.Receiver(receiver.port)

@@ -57,6 +57,10 @@ class Receiver:
                 "a receiver needs room for a body, a connection and a key.",
                 hint="raise body_bytes_max, connections_max or remember",
             )
+        if not 0 <= port <= 65_535:
+            raise BadOption(f"port={port}.", hint="0 to 65535; 0 takes a free one")
+        if token is not None and not token.strip():
+            raise BadOption("the token is empty: nobody could show it.", hint="give it some text, or None")
         if token is None and not _is_loopback(host):
             raise BadOption(
                 f"a receiver on {host} would take messages from anybody who reaches it.",
