@@ -253,3 +253,19 @@ def test_the_keys_may_be_kept_apart_from_the_log(tmp_path: Path) -> None:
         assert emails(log.topic("orders").revealed()) == {1: "ann@example.org"}
     with pytest.raises(BadOption, match="is a folder"):
         ps.open_log(tmp_path / "home", keys=tmp_path)
+
+
+@dataclass
+class Signup:
+    customer: int
+    email: ps.sourcing.Personal[str | None]
+
+
+def test_a_class_that_says_what_is_personal_needs_the_topic_to_say_whose_it_is(log: Log) -> None:
+    with pytest.raises(BadSchema, match='"email" is said to be personal, and would not be sealed') as error:
+        log.create_topic("signups", Signup)
+    assert 'personal={"email":' in error.value.hint
+    log.create_topic("signups", Signup, personal={"email": "customer"})
+    log.create_topic("visits", "customer BIGINT")
+    with pytest.raises(BadSchema, match="would not be sealed"):
+        log.alter_topic("visits", schema=Signup)
