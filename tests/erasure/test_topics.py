@@ -269,3 +269,14 @@ def test_a_class_that_says_what_is_personal_needs_the_topic_to_say_whose_it_is(l
     log.create_topic("visits", "customer BIGINT")
     with pytest.raises(BadSchema, match="would not be sealed"):
         log.alter_topic("visits", schema=Signup)
+
+
+def test_what_is_sealed_for_there_already_is_not_sealed_again(log: Log, orders: Topic) -> None:
+    (sealed, other, _) = orders.rows()
+    orders.append([{**sealed, "id": 4}, {**other, "id": 5, "customer": 17}])
+    orders.append({"id": 6, "customer": 17, "email": sealed["email"][:-4] + "abc;", "photo": None})
+    assert emails(orders)[4] == sealed["email"]
+    found = emails(orders.revealed())
+    assert found[4] == "ann@example.org"
+    assert found[5] == other["email"]  # of somebody else: text like any other
+    assert str(found[6]).endswith("abc;")
