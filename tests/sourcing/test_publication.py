@@ -67,6 +67,35 @@ def test_events_of_many_writers_are_published_once_and_in_order(carts: Carts) ->
         assert [row["version"] for row in group] == list(range(1, 21))
 
 
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+def test_what_commits_late_under_an_earlier_number_is_not_passed_over(
+    place: Place, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL gives numbers before the commit: who read 2 before 1 could miss 1 for ever."""
+    with place.carts(home) as slow, place.carts(home) as fast, ThreadPoolExecutor() as pool:
+        assert fast.book.recorded() == 0  # it is open: to open it is to wait for who writes
+        has_number, may_commit = threading.Event(), threading.Event()
+        recorder: Any = slow.book.store.recorder
+        fetch_numbers = recorder._fetch_ids_after_insert_events
+
+        def hold(*args: Any, **options: Any) -> Any:
+            has_number.set()
+            assert may_commit.wait(20)
+            return fetch_numbers(*args, **options)
+
+        monkeypatch.setattr(recorder, "_fetch_ids_after_insert_events", hold)
+        first = pool.submit(slow["1"].add, "apple")
+        assert has_number.wait(20)
+        second = pool.submit(fast["2"].add, "pear")
+        with published(fast):
+            with pytest.raises(TimeoutError):
+                second.result(0.5)
+            may_commit.set()
+            for receipt in (first.result(20), second.result(20)):
+                assert fast.position_of(receipt, timeout_s=20) is not None
+        assert [row["item"] for row in rows(fast)] == ["apple", "pear"]
+
+
 def test_a_receipt_says_where_its_events_are_once_they_are_published(carts: Carts) -> None:
     receipt = carts["7"].add("apple")
     assert carts.position_of(receipt) is None
