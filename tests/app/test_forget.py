@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import signal
 import sqlite3
 import subprocess
@@ -180,6 +181,17 @@ def test_messages_that_were_acknowledged_are_in_no_free_page_of_the_queues(home:
     app.close()
 
 
+def test_a_copy_of_the_key_that_lies_beside_is_told(home: Path) -> None:
+    app = shop(home)
+    (home / "backup").mkdir()
+    (home / "backup" / "monday.gz").write_bytes(gzip.compress((home / "keys.db").read_bytes()))
+    assert app.forget(17, dry_run=True).copies == ()
+    done = app.forget(17)
+    assert (done.searched, done.clear) == (1, ())
+    assert (done.copies, done.complete) == ((str(home / "backup" / "monday.gz"),), False)
+    app.close()
+
+
 def test_more_values_than_are_looked_for_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "_VALUES_MAX", 3)
     app = shop(home)
@@ -237,7 +249,7 @@ def test_a_text_that_is_too_short_to_mean_anything_is_not_looked_for(
     app.topics["orders"].append({"id": 3, "customer": 17, "email": "a"})
     looked: list[bytes] = []
 
-    def searched(_app: ps.App, texts: list[bytes]) -> list[Any]:
+    def searched(_app: ps.App, texts: list[bytes], _secret: list[bytes]) -> list[Any]:
         looked.extend(texts)
         return []
 

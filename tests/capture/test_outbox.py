@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import penstock as ps
 from examples import dual_writes
 from penstock.capture.engine import Capture
 from penstock.capture.sqlite_source import SQLiteSource
+from penstock.testing import find_traces
 
 ORDERS = "order_id BIGINT, price DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>, raw BINARY"
 AT = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -144,3 +146,46 @@ def test_dual_writes_disagree_and_an_outbox_does_not(trouble: object) -> None:
     database, told = dual_writes.compared(dual_writes.write_with_outbox, trouble)  # type: ignore[arg-type]
     assert database == told
     assert len(told) == 1
+
+
+ANN, BOB = "ann.lastname@example.org", "bob.lastname@example.org"
+
+
+def test_what_is_personal_in_an_event_is_sealed_and_nowhere_else_in_the_log(
+    log: ps.Log, home: Path, path: Path, db: sqlite3.Connection
+) -> None:
+    """Neither in the outbox's own topics nor in that of events that could not be published."""
+    orders = log.create_topic(
+        "orders", "id BIGINT, customer BIGINT, email STRING", personal={"email": "customer"}
+    )
+    orders.append({"id": 0, "customer": 18, "email": BOB})
+    log.port.keys.destroy("18")
+    with db:
+        ps.outbox(db).publish(orders, {"id": 1, "customer": 17, "email": ANN})
+        wrong = {"id": "no number", "customer": 17, "email": ANN}
+        for event in (
+            wrong,
+            {**wrong, "customer": None},
+            {"id": 2, "customer": 18, "email": BOB},
+            {"mail": ANN},
+        ):
+            db.execute(
+                "INSERT INTO penstock_outbox (topic, event) VALUES ('orders', ?)", (json.dumps(event),)
+            )
+        db.execute("INSERT INTO penstock_outbox (topic, event) VALUES ('orders', ?)", ('{"email": "' + ANN,))
+    caught_up(log, "shop", source(path))
+    assert [row["email"] for row in orders.revealed().rows()] == [None, ANN]
+    found = find_traces(home, ANN, BOB)
+    assert (found.clear, found.unread) == ((), ())
+    dead = [
+        (row["event"] and json.loads(row["event"]), row["reason"]) for row in log.topic("shop.dead").rows()
+    ]
+    sealed, *others = dead
+    assert (sealed[0]["id"], sealed[0]["email"][:9]) == ("no number", "personal:")
+    blank = {"id": None, "customer": None, "email": None}
+    assert [event for event, _ in others] == [
+        {**blank, "id": "no number"}, {"id": 2, "customer": 18, "email": None}, blank, None,
+    ]  # fmt: skip
+    assert "was forgotten" in others[1][1] and '"mail"' in others[2][1]
+    log.port.keys.destroy("17")
+    assert find_traces(home, ANN, BOB).found == ()

@@ -15,7 +15,7 @@ import pytest
 from penstock.erasure import keys
 from penstock.erasure.keys import KeyRing, subject_of
 from penstock.erasure.sqlite_keys import SqliteKeys
-from penstock.errors import BadOption, UnknownSubject
+from penstock.errors import BadOption, StorageError, UnknownSubject
 
 
 @pytest.fixture
@@ -154,3 +154,12 @@ def test_what_names_no_subject_is_refused(value: object) -> None:
 
 def test_a_number_and_its_digits_are_the_same_subject() -> None:
     assert subject_of(17) == subject_of("17") == "17"
+
+
+def test_a_store_that_cannot_be_opened_is_told_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
+    with pytest.raises(StorageError, match=r"the key store .*a-file/keys\.db cannot be opened"):
+        SqliteKeys(tmp_path / "a-file" / "keys.db").make(["ann"])
+    (tmp_path / "keys.db").write_bytes(b"no database, and longer than the header of one" * 10)
+    with pytest.raises(StorageError, match="not a database"):
+        SqliteKeys(tmp_path / "keys.db").find(["ann"])

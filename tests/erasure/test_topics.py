@@ -253,3 +253,30 @@ def test_the_keys_may_be_kept_apart_from_the_log(tmp_path: Path) -> None:
         assert emails(log.topic("orders").revealed()) == {1: "ann@example.org"}
     with pytest.raises(BadOption, match="is a folder"):
         ps.open_log(tmp_path / "home", keys=tmp_path)
+
+
+@dataclass
+class Signup:
+    customer: int
+    email: ps.sourcing.Personal[str | None]
+
+
+def test_a_class_that_says_what_is_personal_needs_the_topic_to_say_whose_it_is(log: Log) -> None:
+    with pytest.raises(BadSchema, match='"email" is said to be personal, and would not be sealed') as error:
+        log.create_topic("signups", Signup)
+    assert 'personal={"email":' in error.value.hint
+    log.create_topic("signups", Signup, personal={"email": "customer"})
+    log.create_topic("visits", "customer BIGINT")
+    with pytest.raises(BadSchema, match="would not be sealed"):
+        log.alter_topic("visits", schema=Signup)
+
+
+def test_what_is_sealed_for_there_already_is_not_sealed_again(log: Log, orders: Topic) -> None:
+    (sealed, other, _) = orders.rows()
+    orders.append([{**sealed, "id": 4}, {**other, "id": 5, "customer": 17}])
+    orders.append({"id": 6, "customer": 17, "email": sealed["email"][:-4] + "abc;", "photo": None})
+    assert emails(orders)[4] == sealed["email"]
+    found = emails(orders.revealed())
+    assert found[4] == "ann@example.org"
+    assert found[5] == other["email"]  # of somebody else: text like any other
+    assert str(found[6]).endswith("abc;")

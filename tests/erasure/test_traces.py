@@ -15,6 +15,7 @@ import os
 import sqlite3
 import struct
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -26,6 +27,7 @@ import pytest
 import tantivy
 
 import penstock as ps
+from penstock.erasure import sqlite_image
 from penstock.erasure.sqlite_keys import SqliteKeys
 from penstock.testing import find_traces
 
@@ -271,3 +273,38 @@ def test_a_whole_log_is_looked_into(tmp_path: Path) -> None:
     assert {path.parts[1] for path in found.paths(sealed=False)} == {"plain"}
     assert {path.parts[1] for path in found.paths(sealed=True)} == {"sealed"}
     assert found.unread == ()
+
+
+def test_a_database_with_a_log_is_read_as_sqlite_reads_it(tmp_path: Path) -> None:
+    """Whole transactions alone, those of the log's last turn, and the size that the last one left."""
+    path = tmp_path / "t.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA page_size=512")
+        db.execute("PRAGMA auto_vacuum=FULL")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, v TEXT)")
+        for turn in range(6):
+            db.execute("DELETE FROM t WHERE n % 3 = ?", (turn % 3,))
+            db.executemany("INSERT INTO t (v) VALUES (?)", [(f"{turn} {WORD}" * 200,) for _ in range(20)])
+            if turn in (2, 3):
+                db.execute("PRAGMA wal_checkpoint(RESTART)")
+        db.execute("PRAGMA cache_size=1")
+        db.execute("BEGIN")
+        db.executemany("INSERT INTO t (v) VALUES (?)", [("never committed" * 200,) for _ in range(50)])
+        with contextlib.closing(sqlite3.connect(path)) as reader:
+            expected = reader.execute("SELECT * FROM t").fetchall()
+        log = path.with_name("t.db-wal").read_bytes()
+        with contextlib.closing(sqlite_image.opened(path.read_bytes(), log)) as found:
+            assert b"never committed" in log
+            assert found.execute("SELECT * FROM t").fetchall() == expected
+            assert found.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        db.execute("ROLLBACK")
+
+
+def test_nothing_that_is_looked_into_is_copied_to_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys are among it: killed in the middle, a search would leave a copy of them behind."""
+    SqliteKeys(tmp_path / "home" / "keys.db").make(["ann"])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))  # which there is not
+    assert find_traces(tmp_path / "home", "ann").unread == ()

@@ -95,6 +95,35 @@ def test_older_events_that_were_not_published_are_published_as_they_are_now(home
     assert (row["event_version"], row["count"], row["price"]) == (3, 2, Decimal("0.5"))
 
 
+@event(version=2, name="ItemAdded")
+@dataclass(frozen=True)
+class WronglyUpcast:
+    item: str
+
+    @staticmethod
+    def upcast(data: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"item": data["name"]}
+
+
+@dataclass
+class MistakenCart(Aggregate):
+    @applies
+    def _added(self, event: WronglyUpcast) -> None: ...
+
+
+def test_an_upcast_that_fails_is_told_with_the_event_it_fails_for(home: Path) -> None:
+    place = Place("sqlite")
+    with place.carts(home) as older:
+        older["7"].add("apple", 2)
+    with place.carts(home, MistakenCart) as newer:
+        for read in (lambda: newer["7"], newer.publish):
+            with pytest.raises(
+                ps.UnreadableEvent, match=r'version 1 of "7".*from version 1 says KeyError'
+            ) as bad:
+                read()
+            assert bad.value.hint == "mend upcast of WronglyUpcast"
+
+
 def test_a_class_that_no_longer_exists_is_told_with_what_to_do(place: Place, home: Path) -> None:
     with place.carts(home) as older:
         cart = older["7"]

@@ -91,6 +91,21 @@ def test_nothing_personal_is_ever_in_clear_and_once_forgotten_nothing_can_be_rea
         assert {trace.text for trace in find_traces(home, *texts).found} == {1}
 
 
+def test_lost_keys_are_told_with_the_event_that_needs_them_also_where_there_is_a_snapshot(home: Path) -> None:
+    place = Place("sqlite")
+    with place.carts(home, Customer, snapshot_every=2) as customers:
+        customers["ann"].register("ann@example.org")
+        customers["ann"].visit("/")
+    (home / "keys.db").unlink()
+    with place.carts(home, Customer, snapshot_every=2) as customers:
+        for look in (customers.get, customers.state):
+            with pytest.raises(
+                ps.UnreadableEvent, match=r'version 1 of "ann".*not in this key store'
+            ) as lost:
+                look("ann")
+            assert "PENSTOCK_KEYS" in lost.value.hint
+
+
 def test_an_aggregate_that_was_forgotten_has_no_new_snapshots(home: Path) -> None:
     with Place("sqlite").carts(home, Customer, snapshot_every=2) as customers:
         customers["ann"].register("ann@example.org")
@@ -171,6 +186,81 @@ def test_a_personal_field_must_be_able_to_be_none_and_be_personal_everywhere(tmp
         app.aggregates("wrong", NotNull)
     with pytest.raises(BadDefinition, match="not as personal"):
         app.aggregates("both", Both)
+
+
+@dataclass(frozen=True)
+class Optional:
+    email: Personal[str] | None
+
+
+def test_none_may_be_said_within_or_beside(home: Path) -> None:
+    @dataclass
+    class Likewise(Aggregate):
+        email: str | None = None
+
+        @command
+        def register(self, email: str) -> Optional:
+            return Optional(email)
+
+        @applies
+        def _registered(self, event: Optional) -> None:
+            self.email = event.email
+
+    with Place("sqlite").carts(home, Likewise) as customers:
+        customers["ann"].register("ann.lastname@example.org")
+        customers.publish()
+        found = find_traces(home, "ann.lastname")
+        assert (bool(found.found), found.clear) == (True, ())
+        assert customers.state("ann").email == "ann.lastname@example.org"
+
+
+@dataclass(frozen=True)
+class Address:
+    street: Personal[str | None]
+
+
+@dataclass(frozen=True)
+class Moved:
+    to: Address | None
+
+
+@dataclass(frozen=True)
+class Shared:
+    emails: list[Personal[str]]
+
+
+@dataclass(frozen=True)
+class Placed:
+    total: int
+
+
+def test_what_is_said_to_be_personal_and_would_not_be_sealed_is_refused(tmp_path: Path) -> None:
+    """Who wrote it believes that it is sealed."""
+
+    @dataclass
+    class Nested(Aggregate):
+        @applies
+        def _moved(self, event: Moved) -> None: ...
+
+    @dataclass
+    class Several(Aggregate):
+        @applies
+        def _shared(self, event: Shared) -> None: ...
+
+    @dataclass
+    class OfTheState(Aggregate):
+        email: Personal[str | None] = None
+
+        @applies
+        def _placed(self, event: Placed) -> None: ...
+
+    app = ps.App("shop", home=tmp_path)
+    with pytest.raises(BadDefinition, match='Moved: field "to" has something personal inside'):
+        app.aggregates("nested", Nested)
+    with pytest.raises(BadDefinition, match='Shared: field "emails" has something personal inside'):
+        app.aggregates("several", Several)
+    with pytest.raises(BadDefinition, match="its state is said to be personal, and no event"):
+        app.aggregates("state", OfTheState)
 
 
 @dataclass

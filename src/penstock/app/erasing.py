@@ -56,6 +56,7 @@ class Erasure:
     more: bool  # there are more of them than are gathered: a part was not looked for
     searched: int | None  # how many were looked for; None where nobody has looked
     clear: tuple[Clear, ...]  # and where they can be read
+    copies: tuple[str, ...]  # files that have the destroyed key, as a backup of the key store has
     unread: tuple[str, ...]  # files that could not be looked into
     purged: tuple[str, ...]  # stores that were written anew, without what they do not use any more
     unpurged: tuple[str, ...]  # stores that could not be, mostly since others are using them
@@ -65,7 +66,8 @@ class Erasure:
     def complete(self) -> bool:
         """Whether the key is destroyed, and somebody has looked everywhere here and found nothing."""
         looked = self.searched is not None and not self.more and not self.unread
-        return (self.destroyed or self.again) and looked and not self.clear and not self.unpurged
+        found = self.clear or self.copies or self.unpurged
+        return (self.destroyed or self.again) and looked and not found
 
 
 def forget(app: App, subject: object, *, dry_run: bool, search: bool, look_for: Sequence[str]) -> Erasure:
@@ -82,14 +84,16 @@ def forget(app: App, subject: object, *, dry_run: bool, search: bool, look_for: 
     texts = {value for value in held.values if len(value) >= _BYTES_MIN} if held else set()
     texts.update(text.encode() for text in look_for)
     looks = held is not None or bool(texts)
-    found = _searched(app, sorted(texts)) if looks else []
+    secret = [key.secret] if destroyed and key else []
+    found = _searched(app, sorted(texts), secret) if looks else []
     return Erasure(
         name, destroyed, again,
         places=tuple(sorted(held.places)) if held else (),
         values=len(held.values) if held else None,
         more=held.more if held else False,
         searched=len(texts) if looks else None,
-        clear=tuple(each for place, traces in found for each in _clear(place, traces)),
+        clear=tuple(each for place, traces in found for each in _clear(place, traces, len(texts))),
+        copies=tuple(each for place, traces in found for each in _copies(place, traces, len(texts))),
         unread=tuple(str(place / path) for place, traces in found for path, _ in traces.unread),
         purged=tuple(purged),
         unpurged=tuple(unpurged),
@@ -140,15 +144,22 @@ def _records(app: App) -> Iterator[bytes]:
                 )
 
 
-def _searched(app: App, texts: Sequence[bytes]) -> list[tuple[Path, Traces]]:
-    return [(place, find_traces(place, *texts, keys=[])) for place in _places(app) if place.exists()]
+def _searched(app: App, texts: Sequence[bytes], secret: Sequence[bytes]) -> list[tuple[Path, Traces]]:
+    """For the values, and for copies of the key."""
+    places = [place for place in _places(app) if place.exists()]
+    return [(place, find_traces(place, *texts, *secret, keys=[])) for place in places]
 
 
-def _clear(place: Path, traces: Traces) -> Iterator[Clear]:
-    found = sorted({(trace.path, trace.inside) for trace in traces.clear})
-    for path, inside in found:
-        values = {trace.text for trace in traces.clear if (trace.path, trace.inside) == (path, inside)}
+def _clear(place: Path, traces: Traces, texts: int) -> Iterator[Clear]:
+    clear = [trace for trace in traces.clear if trace.text < texts]
+    for path, inside in sorted({(trace.path, trace.inside) for trace in clear}):
+        values = {trace.text for trace in clear if (trace.path, trace.inside) == (path, inside)}
         yield Clear(str(place / path), inside, len(values))
+
+
+def _copies(place: Path, traces: Traces, texts: int) -> list[str]:
+    """Files with the key itself, which is looked for after the texts."""
+    return sorted({str(place / trace.path) for trace in traces.clear if trace.text == texts})
 
 
 def _purged(app: App) -> tuple[list[str], list[str]]:

@@ -197,9 +197,11 @@ class Capture:
             self.snapshot = (table.name, 0)
         for changes in step.changes:
             progress = self._seen(progress, changes.table, step, records)
+            kept = changes
             if outbox.is_outbox(changes.table.name):
                 published.setdefault(changes.table.name, []).extend(self._publish(records, changes))
-            self._add(records, changes, progress.tables[changes.table.name].version)
+                kept = replace(changes, rows=outbox.without_events(changes.rows))
+            self._add(records, kept, progress.tables[changes.table.name].version)
         gone = [
             _emptied_table(name, known)
             for name in step.gone

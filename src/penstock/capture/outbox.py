@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.capture import alive, envelope
-from penstock.errors import BadInput, BadOption, UnknownTopic
+from penstock.errors import BadInput, BadOption, BadRecord, SubjectForgotten, UnknownTopic
 from penstock.log import rows as log_rows
 from penstock.log.decode import decode
 from penstock.log.json_rows import from_json, to_json
@@ -102,12 +102,13 @@ def published(log: Log, own: Topic, rows: pa.RecordBatch) -> Published:
     dead, ids = [], []
     for row in _new(own, rows):
         ids.append(row["id"])
+        topic = None
         try:
             topic = log.topic(row["topic"])
             record = from_json(topic.schema, json.loads(row["event"]))
             list(topic.encode([record]))
         except (UnknownTopic, BadInput, ValueError, AttributeError, TypeError) as error:
-            dead.append({**row, "reason": str(error)})
+            dead.append({**row, **_put_aside(topic, row["event"], error)})
         else:
             found.setdefault(row["topic"], []).append(record)
     records = {
@@ -116,6 +117,41 @@ def published(log: Log, own: Topic, rows: pa.RecordBatch) -> Published:
     }
     columns = [("id", pa.int64()), ("topic", pa.string()), ("event", pa.string()), ("reason", pa.string())]
     return Published(records, pa.Table.from_pylist(dead, schema=pa.schema(columns)), ids)
+
+
+def without_events(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Changes of an outbox as they are captured: an event is in its topic, and sealed there; not here too."""
+    for name in ("before", "after"):
+        row = rows.column(name)
+        fields = list(row.type)
+        held = [
+            pa.nulls(len(row), field.type) if field.name == "event" else values
+            for field, values in zip(fields, row.flatten(), strict=True)
+        ]
+        blank = pa.StructArray.from_arrays(held, fields=fields, mask=row.is_null())
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), blank)
+    return rows
+
+
+def _put_aside(topic: Topic | None, event: str, error: Exception) -> dict[str, str | None]:
+    """An event that cannot be published, and why; of a topic with personal columns, nothing in clear."""
+    personal = topic.settings.personal if topic else ()
+    if topic is None or not personal:
+        return {"event": event, "reason": str(error)}
+    column = error.column if isinstance(error, BadRecord) else None
+    reason = str(error)
+    if column in {each.column for each in personal} and not isinstance(error, SubjectForgotten):
+        reason = f'column "{column}" is personal, and does not fit.'
+    try:
+        found = json.loads(event)
+    except ValueError:
+        found = None
+    known = {name: found.get(name) for name in topic.schema.names} if isinstance(found, dict) else None
+    return {
+        "event": json.dumps(topic.sealed_anyhow(known), ensure_ascii=False) if known else None,
+        "reason": reason,
+    }
 
 
 def _new(own: Topic, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -68,6 +68,8 @@ def _show(done: Erasure, *, dry_run: bool) -> None:
     _show_found(done)
     if done.more:
         output.show("[yellow]not looked for[/]: the values beyond those")
+    for path in done.copies:
+        output.show(f"[red]a copy of the key[/], which still opens everything: {output.escape(path)}")
     for path in done.unread:
         output.show(f"[yellow]not looked into[/]: {output.escape(path)}")
     for path in done.unpurged:

@@ -66,6 +66,14 @@ class Key:
         except InvalidTag as error:
             raise ValueError("it was changed, or belongs elsewhere") from error
 
+    def opens(self, token: Token) -> bool:
+        """Whether it was sealed with this key, and is as it was."""
+        try:
+            self.open(token)
+        except ValueError:
+            return False
+        return True
+
     def _bound(self, form: str, place: str, field: str) -> list[bytes]:
         return [form.encode(), self.id, place.encode(), field.encode()]
 
@@ -79,6 +87,10 @@ class Token:
     sealed: bytes
     place: str
     field: str
+
+    @property
+    def is_comparable(self) -> bool:
+        return self.form == _COMPARABLE
 
     @classmethod
     def of(cls, text: str | bytes) -> Token | None:

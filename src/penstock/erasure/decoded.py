@@ -14,16 +14,14 @@ import io
 import lzma
 import sqlite3
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.erasure import rocksdb, tantivy
+from penstock.erasure import rocksdb, sqlite_image, tantivy
 
 _NESTING_MAX = 8
 _SAMPLE_BYTES = 64 << 10
@@ -109,24 +107,11 @@ def _buffers(batch: pa.RecordBatch) -> Iterator[Piece]:
 
 def _sqlite(data: bytes, wal: bytes = b"") -> Iterator[Piece]:
     """Every cell: one that is longer than a page is in pieces on disk. Free pages are in the bytes."""
-    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-        path = Path(folder) / "copy.db"
-        path.write_bytes(data if wal else _without_wal(data))
-        if wal:
-            path.with_name("copy.db-wal").write_bytes(wal)
-        db = sqlite3.connect(path)
-        try:
-            for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall():
-                for row in db.execute(f'SELECT * FROM "{table.replace(chr(34), chr(34) * 2)}"'):
-                    yield from ((f":{table}", value) for value in row if isinstance(value, bytes))
-                    yield f":{table}", "\n".join(map(str, row)).encode("utf-8", "surrogateescape")
-        finally:
-            db.close()
-
-
-def _without_wal(data: bytes) -> bytes:
-    """The same file, of which nobody expects a write-ahead log."""
-    return data[:18] + b"\x01\x01" + data[20:]
+    with contextlib.closing(sqlite_image.opened(data, wal)) as db:
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall():
+            for row in db.execute(f'SELECT * FROM "{table.replace(chr(34), chr(34) * 2)}"'):
+                yield from ((f":{table}", value) for value in row if isinstance(value, bytes))
+                yield f":{table}", "\n".join(map(str, row)).encode("utf-8", "surrogateescape")
 
 
 def _zip(data: bytes) -> Iterator[Piece]:

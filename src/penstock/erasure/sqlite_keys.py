@@ -157,6 +157,12 @@ class SqliteKeys(Forking):
             if "full" in str(error):
                 raise DiskFull(self.path) from error
             raise StorageError(f"{self.path}: {error}.", hint="check the disk, or restore it") from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(
+                f"the key store {self.path} cannot be opened: {reason}.",
+                hint="check its folder, and who may write",
+            ) from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:

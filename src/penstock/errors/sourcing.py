@@ -51,14 +51,15 @@ class UnreadableEvent(BadInput):
 
 
 class EventsLost(PenstockError):
-    """A store of events has less than what was published from it: it was put back to an older copy."""
+    """A store of events has not all that was published from it: it was put back to an older copy."""
 
     def __init__(self, aggregates: str, store: str, *, recorded: int, published: int) -> None:
         self.aggregates, self.store = aggregates, store
         self.recorded, self.published = recorded, published
+        fewer = f"has events up to {recorded} in {store}, but those up to {published} were published."
+        other = f"has another event {published} in {store} than the one that was published."
         super().__init__(
-            f'"{aggregates}" has events up to {recorded} in {store}, but those up to {published} '
-            "were published.",
+            f'"{aggregates}" {fewer if recorded < published else other}',
             hint="bring back the newer copy of the store; the missing events are in the topic",
         )
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.clock import CorrectedTime, duration_ms
 from penstock.erasure import columns
+from penstock.erasure.marks import check_sealed_anyway
 from penstock.errors import BadOption, TopicExists
 from penstock.log.port import AtomicResult, GroupInfo, LogPort, Parts, StaleAppend
 from penstock.log.settings import Cleanup, Durability, TopicSettings
@@ -85,7 +86,9 @@ class Log:
         changes = with_personal(in_ms(changes))
         _check_options(changes)
         declared = RecordSchema.of(schema) if schema is not None else current.schema
-        return Topic(self.port, self.port.alter_topic(name, replace(current, schema=declared, **changes)))
+        wanted = replace(current, schema=declared, **changes)
+        check_sealed_anyway(declared.record_type, [each.column for each in wanted.personal])
+        return Topic(self.port, self.port.alter_topic(name, wanted))
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic with all its records and the commits of its groups."""
@@ -197,7 +200,10 @@ def declared_settings(
     options = {**_time_columns(event_time), **with_personal(in_ms(options))}
     _check_options(options)
     default_key = ("key",) if schema is None and not key else ()
-    return TopicSettings(name, RecordSchema.of(schema), key=_columns(key) or default_key, **options)
+    declared = RecordSchema.of(schema)
+    found = TopicSettings(name, declared, key=_columns(key) or default_key, **options)
+    check_sealed_anyway(declared.record_type, [each.column for each in found.personal])
+    return found
 
 
 def _topic(port: LogPort, topic: Topic | str) -> Topic:

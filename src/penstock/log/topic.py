@@ -145,6 +145,10 @@ class Topic:
         checked = [self._checked(settings, batch) for batch in sealed]
         return itertools.chain.from_iterable(_pieces(batch) for batch in checked)
 
+    def sealed_anyhow(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A record that does not fit the topic, as it may be put aside: nothing personal is in clear."""
+        return columns.seal_anyhow(record, self.settings.personal, place=self.name, keys=self._port.keys)
+
     def _seal(self, settings: TopicSettings, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not settings.personal:
             return batch

@@ -14,9 +14,9 @@ published.py       events as records of a topic; where a receipt is in it
 publisher.py       store to log: events and the position they lead to, in one append
 """
 
+from penstock.erasure.marks import Personal, personal
 from penstock.sourcing.aggregate import Aggregate, applies, command
 from penstock.sourcing.entry import Entry, Receipt
 from penstock.sourcing.kinds import event
-from penstock.sourcing.sealing import Personal, personal
 
 __all__ = ["Aggregate", "Entry", "Personal", "Receipt", "applies", "command", "event", "personal"]

@@ -31,7 +31,7 @@ from penstock.sourcing.aggregate import Aggregate
 from penstock.sourcing.entry import Entry, Receipt, Snapshot
 from penstock.sourcing.failures import told
 from penstock.sourcing.kinds import Kinds
-from penstock.sourcing.mapper import EntryMapper, Seal, SnapshotMapper, StateForgotten, StoredEntry, Unsealed
+from penstock.sourcing.mapper import EntryMapper, Seal, SnapshotMapper, StateUnreadable, StoredEntry, Unsealed
 from penstock.sourcing.store import Listed, Store
 
 A = TypeVar("A", bound=Aggregate)
@@ -293,7 +293,7 @@ class _Snapshots(EventStore[str]):
             self.put([snapshot])
 
     def get(self, originator_id: str, **bounds: Any) -> Iterator[Any]:
-        with contextlib.suppress(StateForgotten):  # its events are all that there is
+        with contextlib.suppress(StateUnreadable):  # its events are all that there is
             yield from super().get(self._stored_id(originator_id), **bounds)
 
 

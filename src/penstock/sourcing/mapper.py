@@ -39,8 +39,8 @@ class Seal(Protocol):
         """One that opens nothing, as if every subject were forgotten."""
 
 
-class StateForgotten(Exception):
-    """A snapshot of a state that nobody can read any more."""
+class StateUnreadable(Exception):
+    """A snapshot of a state that nobody can read any more, or not with these keys."""
 
 
 class Unsealed:
@@ -125,7 +125,11 @@ class EntryMapper(Mapper[str]):
                 "run the newer program",
             )
         found: Mapping[str, Any] = json.loads(stored_event.state)
-        data = kind.upcast(found["data"], int(version))
+        try:
+            data = kind.upcast(found["data"], int(version))
+        except Exception as error:  # the program's own
+            reason = f"its upcast from version {version} says {type(error).__name__}: {error}"
+            raise _unreadable(stored_event, reason, f"mend upcast of {kind.type.__qualname__}") from error
         return StoredEntry(kind, data, found["at"], found["by"], found["command"])
 
 
@@ -149,9 +153,12 @@ class SnapshotMapper(Mapper[str]):
     def to_domain_event(self, stored_event: StoredEvent) -> Any:
         found = json.loads(stored_event.state)
         id = str(stored_event.originator_id).removeprefix(self._prefix)
-        data = self._seal.open_state(id, found["data"])
+        try:
+            data = self._seal.open_state(id, found["data"])
+        except ValueError:  # its events tell what is wrong, if it is
+            data = None
         if data is None:
-            raise StateForgotten
+            raise StateUnreadable
         state = self._kinds.state.read(data)
         return Snapshot(id, stored_event.originator_version, state, datetime.fromisoformat(found["at"]))
 

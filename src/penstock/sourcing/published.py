@@ -90,6 +90,16 @@ def published(position: bytes | None) -> int:
     return int(json.loads(position)["sequence"]) if position else 0
 
 
+def position_at(sequence: int, command_id: str) -> bytes:
+    """What a publisher stores: the last event it has published, and the command that it is of."""
+    return json.dumps({"sequence": sequence, "command": command_id}).encode()
+
+
+def command_of(told: bytes | None) -> str | None:
+    """The command in a position, or in an event as it is stored; older positions have none."""
+    return json.loads(told).get("command") if told else None
+
+
 def position_of(log: Log, producer: str, receipt: Receipt, *, timeout_s: float) -> Position | None:
     """Where the events of a receipt are in the topic; None when they are not there in time.
 

@@ -6,7 +6,6 @@ comes next, and the log what has come.
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from penstock.log.log import AtomicProducer, Log
 from penstock.log.topic import Topic
 from penstock.sourcing.book import Book
 from penstock.sourcing.failures import told
-from penstock.sourcing.published import published, record_of
+from penstock.sourcing.published import command_of, position_at, published, record_of
 
 _AT_ONCE = 1_000
 _WAIT_S = 0.25
@@ -83,7 +82,7 @@ class Publisher:
         try:
             with self._log.producer(self._producer) as producer:
                 done = published(producer.position())
-                self._check_whole(done)
+                self._check_whole(done, command_of(producer.position()))
                 until = self._book.recorded() if once else None
                 while not stop.is_set() and (until is None or done < until):
                     done = self._publish_all(producer, done, stop)
@@ -104,10 +103,16 @@ class Publisher:
                 break
             records = [record_of(self._book.mapper, notification) for notification in found]
             done = found[-1].id
-            producer.append({self._topic: records}, position=json.dumps({"sequence": done}).encode())
+            producer.append({self._topic: records}, position=position_at(done, records[-1]["command_id"]))
         return done
 
-    def _check_whole(self, done: int) -> None:
-        """A store that was put back to an older copy would give numbers again that the topic has already."""
-        if (recorded := self._book.recorded()) < done:
+    def _check_whole(self, done: int, command: str | None) -> None:
+        """A store that was put back to an older copy gives numbers again that the topic has already."""
+        recorded = self._book.recorded()
+        if recorded < done or (command and self._command_at(done) != command):
             raise EventsLost(self.name, self._book.store.address, recorded=recorded, published=done)
+
+    def _command_at(self, sequence: int) -> str | None:
+        with told(self._book.store.address, server=self._book.store.is_server):
+            found = self._book.store.recorder.select_notifications(sequence, 1)
+        return command_of(found[0].state) if found and found[0].id == sequence else None

@@ -12,43 +12,18 @@ comes from the events, whose personal fields are None by then.
 from __future__ import annotations
 
 import json
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, TypeVar
 
 import pyarrow as pa
 
 from penstock.erasure.cipher import WHOLE, Token
 from penstock.erasure.keys import KeyRing, subject_of
-from penstock.errors import BadRecord, SubjectForgotten
-from penstock.schema import hints_of
+from penstock.erasure.marks import Mark, marks_in
+from penstock.errors import BadRecord, BadSchema, SubjectForgotten
 from penstock.sourcing.data import Data
 from penstock.sourcing.kinds import EventKind, Kinds, wrong
 
-T = TypeVar("T")
-
 _SEALED = "sealed"
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What makes a field personal."""
-
-    of: str | None = None
-    comparable: bool = False
-
-
-def personal(*, of: str | None = None, comparable: bool = False) -> Mark:
-    """In `Annotated[str | None, personal(of="customer")]`: a field of whoever the field `customer` names.
-
-    `comparable`: equal values of one subject look the same, so that views can group by them.
-    """
-    return Mark(of, comparable)
-
-
-Personal = Annotated[T, Mark()]
-"""A personal field of an event, whose subject is the aggregate: `Personal[str | None]`."""
 
 
 def marks_of(kinds: Kinds) -> dict[str, Mark]:
@@ -56,7 +31,7 @@ def marks_of(kinds: Kinds) -> dict[str, Mark]:
     found: dict[str, Mark] = {}
     plain: dict[str, str] = {}
     for kind in kinds:
-        marks = _marks(kind)
+        marks = _marks(kind.type)
         for name in kind.fields:
             if name in marks:
                 _check(kind, name, marks[name])
@@ -69,17 +44,20 @@ def marks_of(kinds: Kinds) -> dict[str, Mark]:
                     f'field "{name}" is not as personal as in another event of {kinds.aggregate.__name__}.',
                     "declare it the same in both: they are one column of a topic",
                 )
+    if not found and _marks(kinds.aggregate):
+        raise wrong(
+            kinds.aggregate,
+            "its state is said to be personal, and no event of it.",
+            "say it of the fields of the events: the state is made of them, and sealed with them",
+        )
     return found
 
 
-def _marks(kind: EventKind) -> dict[str, Mark]:
-    hints = {name: hint for name, hint in hints_of(kind.type).items() if name in kind.fields}
-    marks = {
-        name: next((extra for extra in typing.get_args(hint)[1:] if isinstance(extra, Mark)), None)
-        for name, hint in hints.items()
-        if typing.get_origin(hint) is Annotated
-    }
-    return {name: mark for name, mark in marks.items() if mark}
+def _marks(kind: type) -> dict[str, Mark]:
+    try:
+        return marks_in(kind)
+    except BadSchema as error:
+        raise wrong(kind, error.message, error.hint) from error
 
 
 def _check(kind: EventKind, name: str, mark: Mark) -> None:
