@@ -84,7 +84,7 @@ def checked(message: Message) -> Message:
     words = {"key": message.key, "id": message.id, "correlation_id": message.correlation_id,
              "reply_to": message.reply_to, "content_type": message.content_type}  # fmt: skip
     for name, word in words.items():
-        if len(word.encode()) > _WORD_BYTES_MAX:
+        if _size_of(word) > _WORD_BYTES_MAX:
             raise BadOption(f"{name} has more than {_WORD_BYTES_MAX} bytes.", hint="put it into the body")
     if not 0 <= message.priority <= PRIORITY_MAX:
         raise BadOption(f"priority={message.priority}.", hint=f"0 to {PRIORITY_MAX}; the highest goes first")
@@ -106,7 +106,7 @@ def check_headers(headers: Mapping[str, HeaderValue]) -> None:
             f"{len(headers)} headers.", hint=f"at most {_HEADERS_MAX}; put the rest into the body"
         )
     for name, value in headers.items():
-        if not 0 < len(str(name).encode()) <= _WORD_BYTES_MAX:
+        if not 0 < _size_of(str(name)) <= _WORD_BYTES_MAX:
             raise BadOption(
                 f"{name!r} is no name of a header.", hint=f"use 1 to {_WORD_BYTES_MAX} bytes of text"
             )
@@ -121,6 +121,16 @@ def check_headers(headers: Mapping[str, HeaderValue]) -> None:
             raise BadOption(
                 f"header {name!r} is a {type(value).__name__}.", hint="text, a number or a truth value"
             )
+        if isinstance(value, str):
+            _size_of(value)
+
+
+def _size_of(text: str) -> int:
+    """Its bytes. Raises BadOption for half a character, which JSON can say and no backend can store."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise BadOption(f"{text[:80]!r} is no text: {error.reason}.", hint="send whole characters") from None
 
 
 def parsed(body: bytes, id: str) -> Any:
@@ -135,11 +145,11 @@ def parsed(body: bytes, id: str) -> Any:
 def _encoded(body: object) -> tuple[bytes, str]:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), ""
-    if isinstance(body, str):
-        return body.encode(), TEXT
     try:
+        if isinstance(body, str):
+            return body.encode(), TEXT
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode(), JSON
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadRecord(
             f"this body cannot be said in JSON: {error}.", hint="pass bytes, text, or plain lists and dicts"
         ) from error
