@@ -125,6 +125,18 @@ def test_a_browser_signs_in_with_a_cookie_that_scripts_cannot_read(
         assert browser.get("/api/v1/session").status_code == 401
 
 
+@pytest.mark.parametrize(
+    "to", ["//evil", "/\\evil", "/\t/evil", "/\r\n/evil", "https://evil", "\t//evil", "é€"]
+)
+def test_signing_in_leads_to_no_other_server(tokens: tuple[Served, dict[str, str]], to: str) -> None:
+    served, made = tokens
+    answer = httpx.post(f"{served.url}/login", json={"token": made["read"], "to": to})
+    assert answer.status_code == 204
+    assert re.fullmatch(r"/([!-.0-\[\]-~][!-\[\]-~]*)?", answer.headers["HX-Redirect"])
+    page = httpx.get(f"{served.url}/login", params={"to": to}).text
+    assert re.search(r'name="to" value="/([^/\\\s"][^\\\s"]*)?"', page), page
+
+
 def test_tokens_are_stored_as_hashes_for_their_owner_alone(home: Path) -> None:
     gateway = Gateway(ps.App("shop", home=home))
     token = gateway.tokens.create("ann", "read", lasts_us=None)
