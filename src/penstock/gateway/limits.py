@@ -27,4 +27,5 @@ class Limits:
     members: int = 256  # group members that are held for HTTP clients
     handed: int = 10_000  # messages of queues that clients have got and not settled
     wait_s: float = 30.0  # how long a request may wait for something to come
+    body_silent_s: float = 30.0  # how long a body may stand still on its way here
     heartbeat_s: float = 15.0  # a silent stream says that it is alive

@@ -99,7 +99,8 @@ async def append(
     if key is not None and partition is not None:
         raise BadOption("a keyed append goes where the records belong.", hint="leave partition= away")
     with gateway.room_for(request):
-        body = await bodies.read(request, size_bytes_max=gateway.limits.body_bytes)
+        limits = gateway.limits
+        body = await bodies.read(request, size_bytes_max=limits.body_bytes, silent_s_max=limits.body_silent_s)
         found = await gateway.write(_append, gateway, topic, kind, body, partition, key)
     gateway.measures.appended += 0 if found.duplicate else found.records
     gateway.measures.duplicates += found.duplicate
