@@ -90,4 +90,7 @@ def test_every_operation_is_documented() -> None:
             assert operation["summary"].endswith((".", "?", ")")), (method, path)
             assert operation["description"], (method, path)
             assert operation["x-role"], (method, path)
-            assert {"408", "431"} <= set(operation["responses"]), (method, path)  # any request may be too long
+            assert {"408", "431"} <= set(operation["responses"]), (
+                method,
+                path,
+            )  # any request may be too long

@@ -83,6 +83,11 @@ def test_only_health_and_signing_in_need_no_token() -> None:
     assert {(method, path) for method, path, role in ENDPOINTS if role == "public"} == PUBLIC
 
 
+@pytest.mark.parametrize("deed", ["redrive", "reset", "discard"])
+def test_a_page_needs_the_role_that_the_api_needs(deed: str) -> None:
+    assert {role for _, path, role in ENDPOINTS if path.endswith(f"/{deed}")} == {"admin"}
+
+
 @pytest.mark.parametrize(("method", "path", "role"), GUARDED, ids=lambda part: part)
 def test_an_endpoint_refuses_who_is_not_known_and_who_may_not(
     tokens: tuple[Served, dict[str, str]], method: str, path: str, role: str

@@ -88,7 +88,7 @@ async def reset(request: Request, group: str, topic: str, form: Form) -> Respons
     return HTMLResponse(site.fragment("moves.html", **facts))
 
 
-@routes.post("/queues/{name}/redrive", **needs("write", body=True))
+@routes.post("/queues/{name}/redrive", **needs("admin", body=True))
 async def redrive(request: Request, name: str, form: Form) -> Response:
     """Hand dead letters out again: all of them, or one, edited or not."""
     site, id_ = site_of(request), _text(form, "id")
