@@ -28,7 +28,12 @@ def gateway_of(request: Request) -> Gateway:
     return found
 
 
-Served = Annotated[Gateway, Depends(gateway_of)]
+async def _served(request: Request) -> Gateway:
+    """FastAPI would give a plain function a thread of its own."""
+    return gateway_of(request)
+
+
+Served = Annotated[Gateway, Depends(_served)]
 """The gateway, as an argument of an endpoint."""
 
 

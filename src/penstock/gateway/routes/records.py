@@ -87,7 +87,7 @@ def _needs() -> dict[str, Any]:
 @routes.post("/topics/{topic}/records", summary="Append records.", response_model=Appended, **_needs())
 async def append(
     request: Request, gateway: Served, topic: TopicName, partition: Partition = None, key: Key = None
-) -> Appended:
+) -> Response:
     """One record, many, JSON lines or an Arrow stream. All are checked before any is stored.
 
     On return they are as durable as the topic promises. Times are ISO 8601, BINARY is text or
@@ -104,7 +104,7 @@ async def append(
         found = await gateway.write(_append, gateway, topic, kind, body, partition, key)
     gateway.measures.appended += 0 if found.duplicate else found.records
     gateway.measures.duplicates += found.duplicate
-    return found
+    return Json(found)
 
 
 def _append(
