@@ -16,7 +16,7 @@ class Limits:
     readers: int = 8  # threads that read
     writers: int = 16  # threads that append: those that come together share a sync
     scans: int = 2  # threads for what reads a whole table or topic
-    waiting: int = 256  # requests that wait for a thread, for each kind
+    waiting: int = 1_000  # requests that wait for a thread, for each kind: as many as may subscribe at once
     page_rows: int = 10_000  # rows of one answer
     scanned_rows: int = 1_000_000  # looked at for one answer with a filter
     subscribers: int = 1_000
