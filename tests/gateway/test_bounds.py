@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import resource
 import socket
 import time
@@ -11,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 from tests.gateway.conftest import shop
 from tests.gateway.served import WAIT_S, Served, serving
 from tests.waiting import wait_until
 
+from penstock.gateway import connection
 from penstock.gateway.gateway import Settings
 from penstock.gateway.limits import Limits
 
@@ -70,9 +73,43 @@ def test_other_bodies_have_a_bound_of_their_own(small: Served) -> None:
 def test_headers_have_a_bound(small: Served) -> None:
     with _connection(small) as client:
         client.sendall(
-            b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n"
+            b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5_000_000 + b"\r\n\r\n"
         )
-        assert client.recv(4_096).startswith(b"HTTP/1.1 431 ")
+        answer = b"".join(iter(lambda: client.recv(4_096), b""))
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "BadRequest"
+
+
+def test_an_address_has_the_same_bound(small: Served) -> None:
+    answer = requests.get(f"{small.url}/api/v1/topics?{'x' * 200_000}", timeout=WAIT_S)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (431, "BadRequest")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /api/v1/topics HTT", b"GET /health/live HTTP/1.1\r\nHost: localh"]
+)
+def test_who_does_not_ask_is_not_waited_for(
+    small: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    with _connection(small) as client:
+        client.sendall(sent)
+        assert client.recv(4_096) == b""
+
+
+def test_a_body_that_does_not_come_makes_room(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(body_silent_s=0.3))) as served:
+        for path in (b"topics/notes/records", b"queues/mails/get"):
+            with _connection(served) as client:
+                client.sendall(
+                    b"POST /api/v1/%s HTTP/1.1\r\nHost: localhost\r\n"
+                    b'Content-Type: application/json\r\nContent-Length: 90\r\n\r\n{"' % path
+                )
+                answer = b"".join(iter(lambda: client.recv(4_096), b""))
+            assert answer.startswith(b"HTTP/1.1 408 ")
+        assert served.gateway.bodies_bytes == 0
+    app.close()
 
 
 def test_more_bodies_than_there_is_room_for_are_told_to_come_back(small: Served) -> None:

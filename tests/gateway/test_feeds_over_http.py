@@ -106,6 +106,12 @@ def test_the_rows_of_a_table_at_a_past_time(served: Served) -> None:
     assert ([row["name"] for row in rows["rows"]], rows["as_of"] is not None) == (["Ann"], True)
 
 
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_is_none_is_refused(served: Served, moment: str) -> None:
+    answer = served.get("/tables/users/rows", params={"as_of": moment})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadOption")
+
+
 def test_group_members_poll_commit_and_go_on(served: Served) -> None:
     served.app.topics["notes"].append([{"text": str(number)} for number in range(5)])
     member = served.post("/groups/mailer/topics/notes/members", json={}).json()["member"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
-from tests.gateway.served import Served
+from tests.gateway.served import WAIT_S, Served
 
 APPEND = "/topics/notes/records"
 
@@ -25,11 +27,22 @@ def test_a_request_of_its_own_pages_is_taken(shared: Served) -> None:
 
 
 def test_a_name_that_somebody_else_gave_this_machine_is_refused(shared: Served) -> None:
-    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1", "localhost@evil"):
+    foreign = ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1", "localhost@evil",
+               "evil@localhost", "localhost/evil", "localhost:x")  # fmt: skip
+    for host in foreign:
         answer = shared.get("/topics", headers={"Host": host})
         assert answer.status_code in (400, 403), host
     for host in ("localhost", "LOCALHOST:9", "127.0.0.1:1", "[::1]:5"):
         assert shared.get("/topics", headers={"Host": host}).status_code == 200, host
+
+
+def test_a_second_name_or_origin_does_not_hide_behind_the_first(shared: Served) -> None:
+    own = shared.url.removeprefix("http://")
+    host, port = own.split(":")
+    for second in ("Host: evil.example", f"Origin: {shared.url}\r\nOrigin: http://evil.example"):
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as client:
+            client.sendall(f"GET /api/v1/topics HTTP/1.1\r\nHost: {own}\r\n{second}\r\n\r\n".encode())
+            assert client.recv(4_096).startswith(b"HTTP/1.1 403 ")
 
 
 @pytest.mark.parametrize(
@@ -42,8 +55,9 @@ def test_a_body_that_any_page_can_send_is_refused(shared: Served, kind: str) -> 
 
 
 def test_a_foreign_page_gets_nothing_without_an_origin_either(shared: Served) -> None:
-    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
-    assert shared.get("/topics", headers=headers).status_code == 403
+    for site in ("cross-site", "same-site"):  # another port of this machine is the same site
+        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+        assert shared.get("/topics", headers=headers).status_code == 403
     visit = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert shared.http.get("/", headers=visit).status_code == 200
     assert shared.get("/topics", headers=visit).status_code == 403

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from tests.gateway.served import Served
 
 import penstock as ps
+
+JSON = {"Content-Type": "application/json"}
 
 
 def _declare(served: Served) -> None:
@@ -62,6 +66,36 @@ def test_a_full_queue_says_when_to_come_back(served: Served) -> None:
     answer = served.post("/queues/mails/messages", json={"body": 2})
     assert (answer.status_code, answer.json()["error"]["type"]) == (429, "QueueFull")
     assert int(answer.headers["Retry-After"]) >= 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["1" * 400, "[" * 600 + "]" * 600, '{"a": "\\ud800"}', '"\\u0000<script>"', "1.0", "1e400000", '"é\\n"'],
+    ids=["a large number", "nested", "half a character", "control", "a float", "infinite", "text"],
+)
+def test_a_message_that_can_be_published_can_be_got(served: Served, body: str) -> None:
+    _declare(served)
+    content = f'{{"body": {body}}}'.encode()
+    answer = served.post("/queues/mails/messages", content=content, headers=JSON)
+    if answer.status_code != 200:
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadRecord")
+        return
+    (message,) = _get(served, wait_s=5)
+    assert message["body"] == json.loads(body)
+    served.post(f"/queues/mails/deliveries/{message['receipt']}/reject", json={})
+    assert served.get("/queues/mails/dead").json()["letters"][0]["body"] == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ['"body": "\\ud800"', '"body": 1, "key": "\\ud800"', '"body": 1, "headers": {"\\ud800": 1}',
+     '"body": 1, "headers": {"a": "\\ud800"}', '"body": 1, "id": "\\ud800"', '"body": NaN'],
+)  # fmt: skip
+def test_a_message_that_cannot_be_stored_is_refused(served: Served, fields: str) -> None:
+    _declare(served)
+    answer = served.post("/queues/mails/messages", content=f"{{{fields}}}".encode(), headers=JSON)
+    assert answer.status_code in (400, 422), answer.text
+    assert _get(served) == []
 
 
 def test_a_queue_that_is_not_there_is_not_made(served: Served) -> None:

@@ -83,6 +83,11 @@ def test_only_health_and_signing_in_need_no_token() -> None:
     assert {(method, path) for method, path, role in ENDPOINTS if role == "public"} == PUBLIC
 
 
+@pytest.mark.parametrize("deed", ["redrive", "reset", "discard"])
+def test_a_page_needs_the_role_that_the_api_needs(deed: str) -> None:
+    assert {role for _, path, role in ENDPOINTS if path.endswith(f"/{deed}")} == {"admin"}
+
+
 @pytest.mark.parametrize(("method", "path", "role"), GUARDED, ids=lambda part: part)
 def test_an_endpoint_refuses_who_is_not_known_and_who_may_not(
     tokens: tuple[Served, dict[str, str]], method: str, path: str, role: str
@@ -123,6 +128,18 @@ def test_a_browser_signs_in_with_a_cookie_that_scripts_cannot_read(
         assert browser.get("/api/v1/session").json() == {"token": "write", "role": "write"}
         browser.delete("/api/v1/session")
         assert browser.get("/api/v1/session").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "to", ["//evil", "/\\evil", "/\t/evil", "/\r\n/evil", "https://evil", "\t//evil", "é€"]
+)
+def test_signing_in_leads_to_no_other_server(tokens: tuple[Served, dict[str, str]], to: str) -> None:
+    served, made = tokens
+    answer = httpx.post(f"{served.url}/login", json={"token": made["read"], "to": to})
+    assert answer.status_code == 204
+    assert re.fullmatch(r"/([!-.0-\[\]-~][!-\[\]-~]*)?", answer.headers["HX-Redirect"])
+    page = httpx.get(f"{served.url}/login", params={"to": to}).text
+    assert re.search(r'name="to" value="/([^/\\\s"][^\\\s"]*)?"', page), page
 
 
 def test_tokens_are_stored_as_hashes_for_their_owner_alone(home: Path) -> None:

@@ -237,6 +237,7 @@ def _within_limit(line: bytes | None) -> bytes:
 
 def _json_parser(topic: Topic) -> Parser:
     schema = topic.schema
+    read = json_rows.reader_of(schema)
     example = ", ".join(f'"{name}": …' for name in schema.names[:3])
 
     def parse(line: bytes) -> dict[str, object] | None:
@@ -250,7 +251,7 @@ def _json_parser(topic: Topic) -> Parser:
             raise BadRecord(
                 f"a JSON {_kind(value)} is no record.", hint=f"write one object per line: {{{example}}}"
             )
-        return json_rows.from_json(schema, value)
+        return read(value)
 
     return parse
 

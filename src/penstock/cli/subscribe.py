@@ -11,7 +11,7 @@ import typer
 from penstock.cli import engine, output
 from penstock.cli.engine import AppFile
 from penstock.cli.session import AsJson, Home, Session
-from penstock.cli.view import Where, cell, conditions
+from penstock.cli.view import Where, cell
 
 if TYPE_CHECKING:
     from penstock.app.app import App
@@ -61,8 +61,9 @@ def _feed(
     app: App, name: str, where: list[str], columns: str | None, after: str | None, seconds: float | None
 ) -> Feed:
     from penstock.app import feed as feeds
+    from penstock.app.conditions import conditions
 
-    wanted = conditions(name, feeds.columns_of(app, name), where)
+    wanted = conditions(name, feeds.columns_of(app, name), where, before="--where ")
     chosen = None if columns is None else [column.strip() for column in columns.split(",")]
     return app.subscribe(name, where=wanted or None, columns=chosen, after=after, follow=seconds != 0)
 

@@ -54,13 +54,15 @@ def view(
 
     With --follow: the rows as they are, then one line for each change, until Ctrl-C.
     """
+    from penstock.app.conditions import conditions
+
     session = Session.of(ctx, home, as_json)
     if follow and as_of is not None:
         raise BadOption("--follow and --as-of do not go together.", hint="choose one")
     moment = _moment(as_of) if as_of is not None else None
     with engine.loaded(session, app) as found:
         spec = _spec(found.app, name)
-        wanted = conditions(name, spec.columns, where or [])
+        wanted = conditions(name, spec.columns, where or [], before="--where ")
         if follow:
             try:
                 _follow(found.app, spec, wanted, session, limit=limit)
@@ -89,46 +91,6 @@ def _spec(app: App, name: str) -> TableSpec:
             f'"{name}" is a stream, not a view.', hint=f"read its records with: penstock consume {name}"
         )
     return reading.spec(app, name)
-
-
-def conditions(of: str, columns: pa.Schema, texts: list[str]) -> dict[str, object]:
-    """What `--where` says, as values of these columns."""
-    import pyarrow as pa
-
-    from penstock.log.json_rows import from_json
-    from penstock.schema import RecordSchema, did_you_mean
-
-    found: dict[str, object] = {}
-    for condition in texts:
-        name, equals, text = condition.partition("=")
-        if not equals:
-            raise BadOption(f"{condition!r} is no condition.", hint="write --where column=value")
-        if name not in columns.names:
-            raise BadOption(f'"{of}" has no column "{name}".', hint=did_you_mean(name, columns.names))
-        field = columns.field(name)
-        schema = RecordSchema.of(pa.schema([field]))
-        value = from_json(schema, {name: _value(field.type, text)})[name]
-        # A time without a zone is UTC, as everywhere.
-        if isinstance(value, datetime) and value.tzinfo is None:
-            value = value.replace(tzinfo=UTC)
-        found[name] = value
-    return found
-
-
-def _value(kind: Any, text: str) -> object:
-    """What JSON would have for `text` in a column of this type."""
-    import pyarrow as pa
-
-    from penstock.schema import ddl_of
-
-    if text == "null":
-        return None
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise BadOption(f"{text!r} is no {ddl_of(kind)}.", hint="the column holds that") from None
-    return text
 
 
 def _print(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.app.app import App
 from penstock.errors import BadRecord, NotSupported
 from penstock.gateway.facts.topics import kind_of
-from penstock.log.json_rows import from_json
+from penstock.log.json_rows import reader_of
 from penstock.log.topic import Topic
 from penstock.schema import RecordSchema
 
@@ -67,11 +67,12 @@ def _parsed(text: bytes, what: str) -> Any:
 
 
 def _rows(schema: RecordSchema, objects: Iterable[Any]) -> Iterator[dict[str, object]]:
+    read = reader_of(schema)
     for at, value in enumerate(objects):
         if not isinstance(value, dict):
             raise BadRecord(f"row {at} is no object.", row=at, hint='a record is like {"column": "value"}')
         try:
-            yield from_json(schema, value)
+            yield read(value)
         except BadRecord as error:
             raise BadRecord(
                 f"row {at}: {error.message}", row=at, column=error.column, hint=error.hint

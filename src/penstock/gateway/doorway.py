@@ -8,9 +8,9 @@ plain cross-site requests, which the checks of `Origin` and `Sec-Fetch-Site` clo
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,6 +31,7 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
 _HSTS = "max-age=31536000"
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{0,5})?")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -68,20 +69,21 @@ class Doorway:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        host = hosts[0] if len(hosts) == 1 else ""
         if not _is_known(host, self._names):
             raise ForeignRequest(
-                f"this server is not called {host!r}.",
+                f"this server is not called {', '.join(hosts)!r}.",
                 hint="ask it by its address, or name it with: penstock serve --name NAME",
             )
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() != f"{scope['scheme']}://{host}".lower():
+        own = f"{scope['scheme']}://{host}".lower()
+        if any(origin.lower() != own for origin in origins):
             raise ForeignRequest(
-                f"a page of {origin!r} cannot use this server.",
+                f"a page of {', '.join(origins)!r} cannot use this server.",
                 hint="use it from its own pages, or without a browser",
             )
-        # A link that leads here is harmless; nothing else from there is.
-        if headers.get("sec-fetch-site") == "cross-site" and not _is_a_visit(scope, headers):
+        # A link that leads here is harmless; nothing else from there is. Another port is the same site.
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_a_visit(scope, headers):
             raise ForeignRequest("a page of another site cannot use this server.", hint="open its own pages")
 
 
@@ -94,11 +96,8 @@ def _is_a_visit(scope: Scope, headers: Headers) -> bool:
 
 
 def _is_known(host: str, names: frozenset[str]) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return name.lower().rstrip(".") in names
+    found = _HOST.fullmatch(host)
+    return found is not None and found[1].strip("[]").lower().rstrip(".") in names
 
 
 def is_loopback(host: str) -> bool:

@@ -22,6 +22,7 @@ from penstock.gateway.members import Members
 from penstock.gateway.pool import Pool
 from penstock.gateway.refusals import Busy
 from penstock.gateway.surroundings import surroundings
+from penstock.gateway.together import Together
 from penstock.gateway.tokens import Tokens
 
 T = TypeVar("T")
@@ -59,7 +60,8 @@ class Gateway:
         limits = self.limits
         self._reads = Pool("reads", threads=limits.readers, waiting_max=limits.waiting)
         self._writes = Pool("appends", threads=limits.writers, waiting_max=limits.waiting)
-        self._scans = Pool("scans", threads=limits.scans, waiting_max=limits.waiting // 8)
+        self.together = Together(app, self.write, waiting_max=limits.waiting)
+        self._scans = Pool("scans", threads=limits.scans, waiting_max=limits.waiting // 32)
 
     async def read(self, work: Callable[..., T], *args: object, **options: object) -> T:
         """Something short that touches the disk: `await gateway.read(topics.all_of, gateway.app)`."""

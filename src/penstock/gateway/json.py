@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -23,5 +24,9 @@ class Json(Response):
 def dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=_OPTIONS)
-    except TypeError:  # whole numbers beyond 64 bits, which no topic has but an error may tell about
-        return json.dumps(value, ensure_ascii=False).encode()
+    except TypeError:  # whole numbers beyond 64 bits and halves of characters, which an error may tell about
+        return json.dumps(value, default=_plain).encode()
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}

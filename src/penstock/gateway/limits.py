@@ -16,7 +16,7 @@ class Limits:
     readers: int = 8  # threads that read
     writers: int = 16  # threads that append: those that come together share a sync
     scans: int = 2  # threads for what reads a whole table or topic
-    waiting: int = 256  # requests that wait for a thread, for each kind
+    waiting: int = 1_000  # requests that wait for a thread, for each kind: as many as may subscribe at once
     page_rows: int = 10_000  # rows of one answer
     scanned_rows: int = 1_000_000  # looked at for one answer with a filter
     subscribers: int = 1_000
@@ -27,4 +27,5 @@ class Limits:
     members: int = 256  # group members that are held for HTTP clients
     handed: int = 10_000  # messages of queues that clients have got and not settled
     wait_s: float = 30.0  # how long a request may wait for something to come
+    body_silent_s: float = 30.0  # how long a body may stand still on its way here
     heartbeat_s: float = 15.0  # a silent stream says that it is alive

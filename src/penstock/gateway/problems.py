@@ -85,7 +85,7 @@ def answer(error: PenstockError) -> Response:
 def _headers(error: PenstockError, status: int) -> dict[str, str]:
     if isinstance(error, NotKnown):
         return {"WWW-Authenticate": 'Bearer realm="penstock"'}
-    if status == 413:
+    if status in (408, 413):
         return {"Connection": "close"}  # the rest of the body is not read
     retry_s = getattr(error, "retry_after_s", None) or _RETRY_S.get(status)
     return {"Retry-After": str(max(1, math.ceil(retry_s)))} if retry_s else {}
@@ -93,14 +93,15 @@ def _headers(error: PenstockError, status: int) -> dict[str, str]:
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For the OpenAPI document: these statuses come with a problem."""
-    return {status: {"model": Problem, "description": _MEANINGS[status]} for status in statuses}
+    return {status: {"model": Problem, "description": MEANINGS[status]} for status in statuses}
 
 
-_MEANINGS = {
+MEANINGS = {
     400: "What was asked cannot be done as asked.",
     401: "No token that is valid.",
     403: "The token's role does not reach so far, or the request comes from a foreign page.",
     404: "There is no such thing.",
+    408: "The body did not come; nothing was done.",
     409: "Somebody else has it now, or it exists already.",
     410: "What was asked for is gone; begin anew.",
     413: "The body, or a record in it, is too large; nothing was stored.",
@@ -108,6 +109,7 @@ _MEANINGS = {
     416: "The topic does not hold that offset.",
     422: "Parameters or a body that do not fit.",
     429: "Too much at once; nothing was done. `Retry-After` says when to come back.",
+    431: "The address and the headers are too long together.",
     500: "A fault of the server; its log has the details.",
     502: "A server behind this one refuses.",
     503: "The disk or a server behind this one does not answer.",
@@ -129,14 +131,14 @@ def install(app: FastAPI, *, as_page: Callable[[Request, PenstockError], Respons
 
     async def of_starlette(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), error
-        told = BadRequest(error.status_code, _MEANINGS.get(error.status_code, error.detail))
+        told = BadRequest(error.status_code, MEANINGS.get(error.status_code, error.detail))
         found = as_page(request, told) if _is_for_reading(request) else answer(told)
         found.headers.update(error.headers or {})
         return found
 
     async def unforeseen(_: Request, __: Exception) -> Response:
         # The traceback goes to the server's log; who asks learns nothing about its insides.
-        return answer(BadRequest(500, _MEANINGS[500], hint="tell who runs it"))
+        return answer(BadRequest(500, MEANINGS[500], hint="tell who runs it"))
 
     app.add_exception_handler(PenstockError, ours)
     app.add_exception_handler(RequestValidationError, unfit)

@@ -6,6 +6,7 @@ PenstockError
 ├── ForeignRequest  403  from another site's page, or to a name that is not this server's
 ├── BadRequest      4xx  not a request that this server has
 │   ├── BadParameters  422
+│   ├── BodyTooSlow    408
 │   ├── KeyReused      409
 │   ├── BodyTooLarge   413
 │   └── BadMediaType   415
@@ -67,6 +68,12 @@ class BodyTooLarge(BadRequest):
             f"the body has more than {size_bytes_max:,} bytes; nothing was stored.",
             hint="send it in several requests, or raise --body-max",
         )
+
+
+class BodyTooSlow(BadRequest):
+    def __init__(self, silent_s: float) -> None:
+        self.silent_s = silent_s
+        super().__init__(408, f"nothing came of the body for {silent_s:g} s.", hint="send it again")
 
 
 class KeyReused(BadRequest):

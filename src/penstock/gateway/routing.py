@@ -19,7 +19,7 @@ from penstock.gateway.gateway import Gateway
 from penstock.gateway.problems import documented
 
 Role = Literal["public", "read", "write", "admin"]
-_ALWAYS = (400, 401, 403, 404, 422, 429, 503)
+_ALWAYS = (400, 401, 403, 404, 408, 422, 429, 431, 503)
 _WITH_BODY = (413, 415)
 
 
@@ -28,7 +28,12 @@ def gateway_of(request: Request) -> Gateway:
     return found
 
 
-Served = Annotated[Gateway, Depends(gateway_of)]
+async def _served(request: Request) -> Gateway:
+    """FastAPI would give a plain function a thread of its own."""
+    return gateway_of(request)
+
+
+Served = Annotated[Gateway, Depends(_served)]
 """The gateway, as an argument of an endpoint."""
 
 
@@ -47,9 +52,12 @@ class Guarded(APIRoute):
 
         async def guarded(request: Request) -> Response:
             gateway = gateway_of(request)
+            limits = gateway.limits
             request.state.caller = gateway.guard.admit(request, self.role)
             if not self.reads_itself:
-                request = await bodies.read_first(request, size_bytes_max=gateway.limits.question_bytes)
+                request = await bodies.read_first(
+                    request, size_bytes_max=limits.question_bytes, silent_s_max=limits.body_silent_s
+                )
             return await handle(request)
 
         return guarded

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from penstock.errors import BadOption, BadRecord
+from penstock.gateway import cookie
 from penstock.gateway.facts import groups
-from penstock.gateway.guard import COOKIE
 from penstock.gateway.json import Json
 from penstock.gateway.pages import queues, topics
 from penstock.gateway.pages.route import PageRoute, site_of
 from penstock.gateway.pages.site import Site
-from penstock.gateway.refusals import NotKnown
 from penstock.gateway.routing import needs
 from penstock.log.json_rows import from_json
 
@@ -88,7 +88,7 @@ async def reset(request: Request, group: str, topic: str, form: Form) -> Respons
     return HTMLResponse(site.fragment("moves.html", **facts))
 
 
-@routes.post("/queues/{name}/redrive", **needs("write", body=True))
+@routes.post("/queues/{name}/redrive", **needs("admin", body=True))
 async def redrive(request: Request, name: str, form: Form) -> Response:
     """Hand dead letters out again: all of them, or one, edited or not."""
     site, id_ = site_of(request), _text(form, "id")
@@ -131,25 +131,26 @@ async def enter(request: Request, form: Form) -> Response:
     """Keep a token in a cookie that scripts cannot read and other sites cannot send."""
     site = site_of(request)
     token = _text(form, "token").strip()
-    if site.gateway.tokens.find(token) is None:
-        raise NotKnown
+    site.gateway.guard.known(token)
     answer = Response(status_code=204, headers={"HX-Redirect": _local(_text(form, "to") or "/")})
-    answer.set_cookie(
-        COOKIE, token, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
-    )
+    cookie.keep(token, request, answer)
     return answer
 
 
 @routes.post("/logout", **needs("public"))
 async def leave(request: Request) -> Response:
     answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(COOKIE, path="/")
+    cookie.drop(answer)
     return answer
 
 
 def _local(path: str) -> str:
-    """A path of this server, whatever was asked for."""
-    return path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
+    """A path of this server, whatever was asked for.
+
+    Browsers leave out tabs and line breaks and take a backslash for a slash: `/\\t/evil` would lead to evil.
+    """
+    told = quote(path, safe="/?&=%:,;+~!*'()@$[]")
+    return told if told.startswith("/") and not told.startswith("//") else "/"
 
 
 def _text(form: dict[str, Any], name: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.app.conditions import conditions
 from penstock.gateway.pages import words
-from penstock.gateway.pages.conditions import conditions
 from penstock.gateway.pages.health import Words
 from penstock.gateway.pages.look import Look
 from penstock.gateway.pages.page import PAGES, Asked, Page

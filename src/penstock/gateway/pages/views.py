@@ -85,8 +85,8 @@ def _span(site: Site, name: str, now_us: int) -> tuple[int, int]:
 
 def _filtered(site: Site, name: str, text: str, moment: datetime | None) -> Any:
     """Rows by the values of columns: `page=/cart`. Reads the view itself, as programs do."""
+    from penstock.app.conditions import conditions
     from penstock.app.reading import spec
-    from penstock.gateway.pages.conditions import conditions
 
     wanted = conditions(name, spec(site.app, name).columns, text.split())
     rows = site.app.read(name, where=wanted, as_of=moment, limit=_ROWS + 1)

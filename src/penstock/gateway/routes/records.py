@@ -21,6 +21,7 @@ from penstock.gateway.names import TopicName
 from penstock.gateway.refusals import BadMediaType
 from penstock.gateway.routing import Routes, Served, needs
 from penstock.gateway.wishes import Limit, Partition, Start, Where
+from penstock.log.port import Position
 
 routes = Routes("records")
 
@@ -87,7 +88,7 @@ def _needs() -> dict[str, Any]:
 @routes.post("/topics/{topic}/records", summary="Append records.", response_model=Appended, **_needs())
 async def append(
     request: Request, gateway: Served, topic: TopicName, partition: Partition = None, key: Key = None
-) -> Appended:
+) -> Response:
     """One record, many, JSON lines or an Arrow stream. All are checked before any is stored.
 
     On return they are as durable as the topic promises. Times are ISO 8601, BINARY is text or
@@ -99,17 +100,23 @@ async def append(
     if key is not None and partition is not None:
         raise BadOption("a keyed append goes where the records belong.", hint="leave partition= away")
     with gateway.room_for(request):
-        body = await bodies.read(request, size_bytes_max=gateway.limits.body_bytes)
-        found = await gateway.write(_append, gateway, topic, kind, body, partition, key)
+        limits = gateway.limits
+        body = await bodies.read(request, size_bytes_max=limits.body_bytes, silent_s_max=limits.body_silent_s)
+        if key is None and partition is None and gateway.together.takes(topic, kind, body):
+            stored = await gateway.together.append(topic, kind, body)
+            found = _at(topic, stored.records, stored.position)
+        else:
+            found = await gateway.write(_append, gateway, topic, kind, body, partition, key)
     gateway.measures.appended += 0 if found.duplicate else found.records
     gateway.measures.duplicates += found.duplicate
-    return found
+    return Json(found)
 
 
 def _append(
     gateway: Gateway, name: str, kind: str, body: bytes, partition: int | None, key: str | None
 ) -> Appended:
     topic = appending.writable(gateway.app, name)
+    gateway.together.learn(topic)
     if partition is not None and partition >= topic.settings.partitions:
         raise BadOption(
             f'topic "{name}" has no partition {partition}.',
@@ -118,10 +125,13 @@ def _append(
     found = appending.records_of(kind, body, topic.schema)
     count = len(found)
     if key is None:
-        placed = topic.append(found, partition=partition) if count else None
-        return _placed(name, count, placed.firsts if placed else {}, placed.ends if placed else {})
+        return _at(name, count, topic.append(found, partition=partition) if count else None)
     stored = gateway.keys.append(topic, found, key=key, body=fingerprint(kind, body))
     return _placed(name, count, stored.known.firsts, stored.known.ends, duplicate=stored.duplicate)
+
+
+def _at(name: str, count: int, placed: Position | None) -> Appended:
+    return _placed(name, count, placed.firsts if placed else {}, placed.ends if placed else {})
 
 
 def _placed(name: str, count: int, firsts: Any, ends: Any, *, duplicate: bool = False) -> Appended:

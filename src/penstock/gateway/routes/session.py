@@ -6,9 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.gateway.guard import COOKIE
+from penstock.gateway import cookie
 from penstock.gateway.json import Json
-from penstock.gateway.refusals import NotKnown
 from penstock.gateway.routing import Routes, Served, needs
 
 routes = Routes("session")
@@ -30,12 +29,8 @@ class Caller(BaseModel):
 @routes.post("/session", summary="Sign in.", response_model=Caller, **needs("public", body=True))
 async def sign_in(request: Request, gateway: Served, signing: SigningIn) -> Response:
     """Set the cookie that the pages use. 401 for a token that is not good."""
-    found = gateway.tokens.find(signing.token)
-    if found is None:
-        raise NotKnown
-    answer = Json({"token": found.name, "role": found.role})
-    secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, signing.token, httponly=True, secure=secure, samesite="strict", path="/")
+    answer = Json(gateway.guard.known(signing.token))
+    cookie.keep(signing.token, request, answer)
     return answer
 
 
@@ -49,5 +44,5 @@ async def who(request: Request) -> Caller:
 async def sign_out() -> Response:
     """Take the cookie away."""
     answer = Response(status_code=204)
-    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    cookie.drop(answer)
     return answer

@@ -171,8 +171,14 @@ def _wish(key: str | None, where: str | None, as_of: datetime | None, limit: int
             raise BadOption(f"key= is no JSON: {error}.", hint='write key={"column": "value"}') from None
         if not isinstance(values, dict):
             raise BadOption("key= is no object.", hint='write key={"column": "value"}')
-    moment = as_of if as_of is None or as_of.tzinfo else as_of.replace(tzinfo=UTC)
-    return RowWish(values, where, moment, limit, skip)
+    return RowWish(values, where, None if as_of is None else _moment(as_of), limit, skip)
+
+
+def _moment(as_of: datetime) -> datetime:
+    try:
+        return (as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError:
+        raise BadOption("as_of= is before or after all time.", hint="2026-01-31T12:00:00Z") from None
 
 
 async def _until_shown(gateway: Gateway, view: str, after: str, timeout_s: float) -> None:
