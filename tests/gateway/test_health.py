@@ -115,3 +115,18 @@ def test_rates_come_from_what_was_appended_between_looks(app: ps.App) -> None:
     look = watcher.look(age_s=0.0)
     assert look.topics["clicks"].rate.now > 0
     assert look.events.now == pytest.approx(look.topics["clicks"].rate.now)
+
+
+def test_looking_goes_on_after_a_look_that_failed(app: ps.App, caplog: pytest.LogCaptureFixture) -> None:
+    looks: list[Look] = []
+
+    def fails_once(look: Look) -> None:
+        looks.append(look)
+        if len(looks) == 1:
+            raise RuntimeError("an alert that cannot be told")
+
+    watcher = Watcher(app, on_look=fails_once)
+    watcher.start()
+    wait_until(lambda: len(looks) >= 2, timeout_s=60, what="another look")
+    watcher.close()
+    assert "an alert that cannot be told" in caplog.text

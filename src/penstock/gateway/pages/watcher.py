@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +35,7 @@ from penstock.gateway.pages.samples import Samples, Series, together
 if TYPE_CHECKING:
     from penstock.app.app import App
 
+_LOG = logging.getLogger(__name__)
 _EVERY_S = 1.0
 _REST = 3.0  # after a look that took long, so many times as long
 _GROUPS_MAX = 200
@@ -69,7 +71,10 @@ class Watcher:
         pause_s = 0.0
         while not self._ended.wait(pause_s):
             began = time.monotonic()
-            self.look(age_s=0.0)
+            try:
+                self.look(age_s=0.0)
+            except Exception:  # alerts must outlive one look that failed
+                _LOG.exception("the log could not be looked at; trying again")
             pause_s = max(_EVERY_S, _REST * (time.monotonic() - began))
 
     def look(self, *, age_s: float = _EVERY_S) -> Look:
