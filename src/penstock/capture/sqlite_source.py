@@ -193,7 +193,7 @@ class SQLiteSource:
         return BadInput(
             f"{self._path} is not the database that was captured so far, or an older copy of it: the log has "
             f"its changes up to {seq}, and of those it lacks the last; it has {last} of its own.",
-            hint="if it should go on from here: penstock capture resnapshot",
+            hint="if it should go on from here: penstock capture resnapshot SOURCE",
         )
 
     def _check_keys(self, position: Position | None, installed: _Installed) -> None:
