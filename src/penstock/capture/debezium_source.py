@@ -25,7 +25,7 @@ from penstock.errors import BadOption
 from penstock.schema import RecordSchema
 
 _TELL_S = 0.2
-_QUIET_S = 3.0  # so long without news means that everything is told
+_QUIET_S = 10.0  # so long without news means that everything is told; it looks for its place in the WAL first
 _MISSED_S = 5.0  # Debezium finds its tables one after the other: so long it has found no other
 _POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 _SHORT = {
