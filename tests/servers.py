@@ -185,9 +185,13 @@ def _run(folder: Path, port: int, settings: Sequence[str]) -> Postgres:
 
     def answers() -> bool:
         """One that was killed leaves processes behind, which hold its memory a little longer."""
-        if running[0].process.poll() is not None and "still in use" in _said(folder):
-            running[0] = launch()
-        return _answers(running[0])
+        try:
+            return _answers(running[0])
+        except Unavailable:
+            if "still in use" not in _said(folder):
+                raise
+        running[0] = launch()
+        return False
 
     try:
         wait_until(answers, timeout_s=_START_S, what="PostgreSQL to answer")

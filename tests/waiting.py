@@ -9,7 +9,7 @@ _PAUSE_S = 0.005
 
 
 def wait_until(
-    condition: Callable[[], object], *, timeout_s: float = 20.0, what: str = "", pause_s: float = _PAUSE_S
+    condition: Callable[[], object], *, timeout_s: float = 60.0, what: str = "", pause_s: float = _PAUSE_S
 ) -> float:
     """Returns how many seconds it took. Raises TimeoutError when it did not come true."""
     began = time.monotonic()

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.servers import Postgres, Unavailable, start_postgres
 from tests.waiting import wait_until
 
 import penstock as ps
-from penstock.capture import debezium_engine
+from penstock.capture import debezium_engine, debezium_source
 from penstock.capture.debezium_source import DebeziumSource
 from penstock.capture.engine import stored_progress
 from penstock.errors import BadInput, BadOption, NotAllowed, NotSupported, Unreachable
@@ -68,8 +70,8 @@ def properties(server: Postgres, **other: Any) -> dict[str, Any]:
 
 
 def source(server: Postgres, name: str, **options: Any) -> DebeziumSource:
-    tables = options.pop("tables", ["public.orders", "public.notes"])
-    return DebeziumSource("postgresql", properties(server), name=name, tables=tables, quiet_s=1, **options)
+    said = {"tables": ["public.orders", "public.notes"], "quiet_s": 1, **options}
+    return DebeziumSource("postgresql", properties(server), name=name, **said)
 
 
 def same(log: ps.Log, db: psycopg.Connection[Any], topic: str) -> None:
@@ -147,6 +149,26 @@ def children_of(pid: int) -> set[int]:
     return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
+@contextmanager
+def captured_elsewhere(home: Path, server: Postgres) -> Iterator[subprocess.Popen[bytes]]:
+    """In a process of its own, which is gone afterwards."""
+    command = [sys.executable, "-c", _PROGRAM, str(home), str(server.port)]
+    started = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(home.parent)})
+    try:
+        yield started
+    finally:
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+
+
+def wait_for_changes(log: ps.Log, capturing: subprocess.Popen[bytes], least: int) -> None:
+    def are_there() -> bool:
+        assert capturing.poll() is None, "it has ended by itself"
+        return stored_progress(log, "killed").changes >= least
+
+    wait_until(are_there, timeout_s=_START_S)
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_killed_twice_it_loses_and_doubles_nothing_and_leaves_no_jvm(
     in_memory: Path, server: Postgres, db: psycopg.Connection[Any], report: Callable[[str], None]
@@ -162,23 +184,20 @@ def test_killed_twice_it_loses_and_doubles_nothing_and_leaves_no_jvm(
     )
     with ps.open_log(home) as log:
         for number in range(2):
-            command = [sys.executable, "-c", _PROGRAM, str(home), str(server.port)]
-            killed = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(in_memory)})
-            if number == 0:
-                wait_until(lambda: stored_progress(log, "killed").changes == 3_000, timeout_s=_START_S)
-            before = stored_progress(log, "killed").changes
-            with db.transaction():
-                for statement in written:
-                    db.execute(statement.format(10_000 * (number + 1)))
-            wait_until(lambda: stored_progress(log, "killed").changes > before, timeout_s=_START_S)  # noqa: B023
-            jvms = children_of(killed.pid) & engines()
-            assert len(jvms) == 1
-            killed.send_signal(signal.SIGKILL)
-            killed.wait()
+            with captured_elsewhere(home, server) as killed:
+                if number == 0:
+                    wait_for_changes(log, killed, 3_000)
+                before = stored_progress(log, "killed").changes
+                with db.transaction():
+                    for statement in written:
+                        db.execute(statement.format(10_000 * (number + 1)))
+                wait_for_changes(log, killed, before + 1)
+                jvms = children_of(killed.pid) & engines()
+                assert len(jvms) == 1
             wait_until(lambda: not jvms & engines(), timeout_s=30, what="the JVM to end")  # noqa: B023
             assert list(in_memory.glob("penstock-debezium-*")) == []
         cut = stored_progress(log, "killed").changes - 3_000
-        caught_up(log, "killed", source(server, "killed"))
+        caught_up(log, "killed", source(server, "killed", quiet_s=20))  # it has to find its place first
         for topic in ("killed.orders", "killed.notes"):
             same(log, db, topic)
         places = Counter(
@@ -223,6 +242,48 @@ def test_what_is_wrong_is_told_in_one_line(
     with pytest.raises(BadOption, match=r"offset\.storage"):
         failing({"offset.storage": "mine"})
     db.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
+
+
+class _Finding:
+    """An engine that says which tables it has found so far; the last word is repeated."""
+
+    def __init__(self, *captured: Sequence[str]) -> None:
+        self._captured = list(captured)
+
+    def next(self, timeout_s: float) -> dict[str, Any]:
+        found = self._captured.pop(0) if len(self._captured) > 1 else self._captured[0]
+        time.sleep(0.02)
+        return {"streaming": True, "captured": list(found), "idle_s": 9.0}
+
+    def close(self) -> None:
+        pass
+
+
+def finding(monkeypatch: pytest.MonkeyPatch, *captured: Sequence[str]) -> DebeziumSource:
+    try:
+        debezium_engine.check_installed()
+    except NotSupported as reason:
+        pytest.skip(str(reason))
+    monkeypatch.setattr(debezium_source, "_MISSED_S", 0.15)
+    monkeypatch.setattr(debezium_source, "Engine", lambda *_, **__: _Finding(*captured))
+    return DebeziumSource("postgresql", {}, name="finding", tables=["public.a", "public.b"], quiet_s=1)
+
+
+def test_a_table_that_is_found_later_than_others_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [[f"public.t{n}" for n in range(count)] + ["public.b"] for count in range(20)]
+    looking = finding(monkeypatch, *found, ["public.a", "public.b"])
+    steps = looking.steps(None)
+    for _ in found:  # for longer than it may be the same
+        assert next(steps) is None
+        assert not looking.passed("quiet"), "nobody may think that everything is told"
+    next(steps)
+    assert looking.passed("quiet")
+    looking.close()
+
+
+def test_a_table_that_stays_missing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadOption, match=r'no table "public\.a"'):
+        list(finding(monkeypatch, ["public.b"]).steps(None))
 
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

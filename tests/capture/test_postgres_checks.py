@@ -159,6 +159,15 @@ def test_a_wrong_password_is_refused_and_never_shown(
     assert right.address == f"postgresql://guarded@127.0.0.1:{logical_postgres.port}/{database.name}"
 
 
+@pytest.mark.parametrize(("user", "dbname"), [("postgres", "nix"), ("nix", "postgres")])
+def test_a_role_or_database_that_is_not_there_is_not_waited_for(
+    logical_postgres: Postgres, user: str, dbname: str
+) -> None:
+    url = f"postgresql://{user}@127.0.0.1:{logical_postgres.port}/{dbname}"
+    with pytest.raises(NotAllowed, match='"nix" does not exist'):
+        PostgresSource(url, name="x").tables()
+
+
 @pytest.mark.parametrize("url", ["postgresql://u:se%cret@host/db", "host=x password=secret broken"])
 def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
     with pytest.raises(BadOption) as raised:
@@ -195,7 +204,7 @@ def test_lost_changes_stop_it_and_a_new_snapshot_of_all_goes_on(
     with pytest.raises(ChangesLost) as raised:
         next(iter(database.source().steps(fold.position)))
     assert reason in raised.value.message
-    assert raised.value.hint.endswith(f"penstock capture resnapshot {database.name}")
+    assert raised.value.hint.endswith(f"penstock capture resnapshot SOURCE --name {database.name}")
     database.run("DELETE FROM orders WHERE id = 1")
     end = database.end()
     follow(database.source(), fold, lambda: fold.lsn >= end, again=["*"])

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class Bank:
     redis: Redis
     database: PostgresDatabase
     replica: PostgresDatabase
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def write_app(self) -> None:
         told = _APP.format(
@@ -74,9 +75,26 @@ class Bank:
         command = [sys.executable, "-m", "penstock", "run", str(self.folder / "bank_app.py"), *options]
         said = (self.folder / "said.txt").open("ab")
         with said:
-            return subprocess.Popen(
+            running = subprocess.Popen(
                 [*command, "--home", str(self.folder / "home")], stdout=said, stderr=said, cwd=ROOT
             )
+        self.started.append(running)
+        return running
+
+    def kill(self) -> None:
+        """The program, as far as it runs."""
+        for running in self.started:
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+
+    def wait_for_more(self, log: ps.Log, changes: int) -> None:
+        wanted = stored_progress(log, "bank").changes + changes
+
+        def are_there() -> bool:
+            assert self.started[-1].poll() is None, (self.folder / "said.txt").read_text()
+            return stored_progress(log, "bank").changes >= wanted
+
+        wait_until(are_there, timeout_s=120, what="more changes")
 
     def copies(self) -> dict[str, Rows]:
         names = ", ".join(_COLUMNS)
@@ -111,31 +129,33 @@ def bank(in_memory: Path, redis: Redis) -> Iterator[Bank]:
         databases = PostgresDatabase.create(server.dsn), PostgresDatabase.create(server.dsn)
         made = Bank(in_memory, server, redis, *databases)
         made.write_app()
-        yield made
-        made.server.stop()
+        try:
+            yield made
+        finally:
+            made.kill()
+            made.server.stop()
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.crash)])
 def test_nothing_is_lost_or_doubled_and_all_copies_are_the_table(
     bank: Bank, kills: int, report: Callable[[str], None]
 ) -> None:
     dice = random.Random(kills)
     Writers.prepare(bank.database.run)
-    assert bank.run("--once").wait(120) == 0, (bank.folder / "said.txt").read_text()
+    assert bank.run("--once").wait(300) == 0, (bank.folder / "said.txt").read_text()
     with ps.open_log(bank.folder / "home") as log, Writers(bank.database.dsn, pause_s=0.03) as writers:
         for number in range(kills):
-            running = bank.run()
-            _wait_for_more(log, dice.randrange(1, 400))
+            bank.run()
+            bank.wait_for_more(log, dice.randrange(1, 400))
             if number in _FORMS:
                 bank.database.run(_FORMS[number])
             if number in (kills // 3, 2 * kills // 3):
                 bank.server.kill()
                 bank.server = bank.server.started_again()
-                _wait_for_more(log, 1)
+                bank.wait_for_more(log, 1)
             time.sleep(dice.random() / 10)
-            running.send_signal(signal.SIGKILL)
-            running.wait()
+            bank.kill()
     assert not writers.failed
     assert bank.run("--once").wait(300) == 0, (bank.folder / "said.txt").read_text()
 
@@ -158,8 +178,3 @@ def test_nothing_is_lost_or_doubled_and_all_copies_are_the_table(
         f"PostgreSQL: {kills} kills of the program, 2 of the server, {len(writers.committed):,} commits, "
         f"{len(changes):,} changes, {len(source):,} rows: 0 lost, 0 doubled, {len(copies)} copies equal"
     )
-
-
-def _wait_for_more(log: ps.Log, changes: int) -> None:
-    wanted = stored_progress(log, "bank").changes + changes
-    wait_until(lambda: stored_progress(log, "bank").changes >= wanted, timeout_s=120, what="more changes")

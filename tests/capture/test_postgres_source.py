@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
+import resource
+from collections.abc import Iterator
 from decimal import Decimal
 
 import psycopg
@@ -41,6 +44,33 @@ def test_a_snapshot_and_then_every_change(database: PostgresDatabase) -> None:
     assert (moved["before"]["id"], moved["after"]["id"]) == (3, 30)
     deleted = fold.told("orders")[-2]
     assert (deleted["before"], deleted["after"]) == ({"id": 2, "item": None, "n": None}, None)
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As in a server with a thousand connections: the next one gets a number from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2_000:
+        pytest.skip(f"no more than {hard} descriptors may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_000), hard))
+    held: list[int] = []
+    try:
+        while not held or held[-1] < 1_024:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_it_goes_on_in_a_process_with_many_open_descriptors(database: PostgresDatabase) -> None:
+    database.run(ORDERS, "INSERT INTO orders VALUES (1, 'a', 1)")
+    fold = caught_up(database, Fold())
+    database.run("INSERT INTO orders VALUES (2, 'b', 2)")
+    caught_up(database, fold)
+    assert fold.ops("orders") == "rc"
 
 
 def test_the_envelope_says_where_when_and_in_which_transaction(database: PostgresDatabase) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.capture.world import caught_up, rows_in_log, rows_in_sqlite, running
@@ -80,6 +81,24 @@ def test_a_file_that_is_put_in_its_place_while_it_is_followed(
         wait_until(lambda: capture.status()["phase"] == "following")
         (tmp_path / "old.db").replace(path)
         wait_until(lambda: "older copy" in (capture.last_error or ""))
+
+
+def test_a_file_that_is_put_in_its_place_while_it_is_opened(
+    log: ps.Log, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the one that is not there any more would be followed for good."""
+    older, connect = tmp_path / "old.db", sqlite3.connect
+    run(older, inserts(100, 20))
+
+    def connect_and_replace(*args: Any, **options: Any) -> sqlite3.Connection:
+        made: sqlite3.Connection = connect(*args, **options)
+        if older.exists():
+            older.replace(path)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_replace)
+    with pytest.raises(BadInput, match="older copy"), running(log, "shop", source(path)) as capture:
+        wait_until(lambda: "older copy" in (capture.last_error or ""), timeout_s=20)
 
 
 def test_a_copy_of_now_goes_on(log: ps.Log, path: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,15 @@ def capture(home: Path, path: Path, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*command, "--home", str(home)], stderr=subprocess.DEVNULL, cwd=ROOT)
 
 
+@contextmanager
+def killed_in_the_end(running: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.crash)])
 def test_a_killed_capture_loses_and_doubles_nothing(
@@ -59,18 +68,18 @@ def test_a_killed_capture_loses_and_doubles_nothing(
             subprocess.Popen([sys.executable, sqlite_writer.__file__, str(path), str(seed), str(enough)])
             for seed in (1, 2)
         ]
-        for number in range(kills):
-            before, some = stored_progress(log, "shop").changes, dice.randrange(1, 500)
-            running = capture(home, path)
-            wait_until(lambda: stored_progress(log, "shop").changes >= before + some, timeout_s=120)  # noqa: B023
-            if number in (2, 4, 6):
-                db.executescript(_FORMS[number // 2 - 1])
-            time.sleep(dice.random() / 20)
-            running.send_signal(signal.SIGKILL)
-            running.wait()
-        enough.touch()
-        for writer in writers:
-            assert writer.wait(60) == 0
+        try:
+            for number in range(kills):
+                with killed_in_the_end(capture(home, path)):
+                    wanted = stored_progress(log, "shop").changes + dice.randrange(1, 500)
+                    wait_until(lambda: stored_progress(log, "shop").changes >= wanted, timeout_s=120)  # noqa: B023
+                    if number in (2, 4, 6):
+                        db.executescript(_FORMS[number // 2 - 1])
+                    time.sleep(dice.random() / 20)
+        finally:
+            enough.touch()
+            ended = [writer.wait(60) for writer in writers]
+        assert ended == [0, 0]
     assert capture(home, path, "--once").wait(120) == 0
 
     with ps.open_log(home) as log:

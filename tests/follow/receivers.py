@@ -97,6 +97,16 @@ class MailServer:
     script: deque[str] = field(default_factory=deque)
     mails: list[EmailMessage] = field(default_factory=list)
     logins: list[tuple[str, str]] = field(default_factory=list)
+    refusals: dict[str, deque[str]] = field(default_factory=dict)  # by recipient
+    recipients: list[list[str]] = field(default_factory=list)  # of each mail
+
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Any, address: str, rcpt_options: Any
+    ) -> str:
+        if self.refusals.get(address):
+            return self.refusals[address].popleft()
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         if self.script:
@@ -104,6 +114,7 @@ class MailServer:
         mail = message_from_bytes(envelope.content, policy=policy.default)
         assert isinstance(mail, EmailMessage)
         self.mails.append(mail)
+        self.recipients.append(list(envelope.rcpt_tos))
         return "250 taken"
 
     def login(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:

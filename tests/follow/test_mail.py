@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ def mailing(server: MailServer, orders: ps.Topic, log: ps.Log, home: Path) -> It
     def make(*, user: str = "", **options: Any) -> Follower:
         said = {"subject": "Order {id}", "body": "For {customer}.", **options}
         url = f"smtp://{user}127.0.0.1:{server.port}"
-        target = ps.to.mail(url, to=["ann@example.com"], sender="shop@example.com", **said)
+        target = ps.to.mail(url, **{"to": ["ann@example.com"], "sender": "shop@example.com", **said})
         opened.append(target.open(Site("shop", home, log)))
         spec = spec_of(orders.schema.arrow, (), name="orders")
         return Follower(orders, opened[-1], spec, kind="stream")
@@ -57,6 +59,7 @@ def test_each_record_is_a_mail_by_the_templates(
     first, second = server.mails
     assert first["Subject"] == "Order 0001 of Ünal Bcc: all"
     assert (first["From"], first["To"], first["Bcc"]) == ("shop@example.com", "ann@example.com", None)
+    assert abs(first["Date"].datetime - datetime.now(UTC)) < timedelta(minutes=5)
     assert first.get_content().splitlines() == ["For Ünal", "Bcc: all."]
     assert second["Message-ID"] == f"<orders-{orders.settings.id}-0-1@penstock>"
     mailing().step(timeout_s=0)
@@ -84,6 +87,21 @@ def test_a_mail_that_is_refused_is_put_aside(
     assert [mail["Subject"] for mail in server.mails] == ["Order 2"]
     (dead,) = log.topic("orders.dead").rows()
     assert (dead["offset"], dead["reason"]) == (0, "it answers 554 no thanks")
+
+
+def test_who_does_not_take_a_mail_is_told_and_the_others_get_it_once(
+    server: MailServer, orders: ps.Topic, mailing: Mailing, log: ps.Log
+) -> None:
+    later, never = "bea@example.com", "cid@example.com"
+    server.refusals = {later: deque(["450 busy"]), never: deque(["550 who?"] * 2)}
+    orders.append({"id": 1, "customer": "Ann"})
+    sending = mailing(to=["ann@example.com", later, never])
+    with pytest.raises(Unreachable, match=f"450 busy for {later}, {never}"):
+        sending.step(timeout_s=0)
+    sending.step(timeout_s=0)
+    assert server.recipients == [["ann@example.com"], [later]]
+    (dead,) = log.topic("orders.dead").rows()
+    assert dead["reason"] == f"it answers 550 who? for {never}"
 
 
 def test_a_row_that_does_not_fit_the_template_is_put_aside(

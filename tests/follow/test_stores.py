@@ -151,7 +151,16 @@ FULL: dict[str, Any] = {
 ROWS: list[dict[str, Any]] = [
     {"id": 2**63 - 1, **FULL},
     {"id": 1, **dict.fromkeys(FULL)},
-    {"id": 2, **FULL, "real": math.inf, "single": -math.inf, "flag": False, "list": [], "counts": {}},
+    {
+        "id": 2,
+        **FULL,
+        "inner": {"a": None, "b": None, "c": b"a\0"},
+        "real": math.inf,
+        "single": -math.inf,
+        "flag": False,
+        "list": [],
+        "counts": {},
+    },
     {"id": 3, **FULL, "at": datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), "money": Decimal(10) ** 19},
 ]
 

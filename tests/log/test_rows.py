@@ -719,6 +719,7 @@ def test_what_json_says_itself_is_left_to_encode() -> None:
         (date(2026, 1, 31), "2026-01-31"),
         (b"h\xc3\xa9", "hé"),
         (b"\xff", {"base64": "/w=="}),
+        (b"a\0", {"base64": "YQA="}),
         (Decimal("1E-7"), "0.0000001"),
         (float("nan"), "NaN"),
         ({1: b"x", 2: None}, {"1": "x", "2": None}),

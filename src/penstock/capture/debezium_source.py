@@ -25,8 +25,8 @@ from penstock.errors import BadOption
 from penstock.schema import RecordSchema
 
 _TELL_S = 0.2
-_QUIET_S = 3.0  # so long without news means that everything is told
-_MISSED_S = 5.0  # Debezium finds its tables one after the other, and tells of those it has
+_QUIET_S = 10.0  # so long without news means that everything is told; it looks for its place in the WAL first
+_MISSED_S = 5.0  # Debezium finds its tables one after the other: so long it has found no other
 _POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 _SHORT = {
     "postgresql": _POSTGRES,
@@ -90,7 +90,8 @@ class DebeziumSource:
         self._schemas: dict[int, Mapping[str, Any]] = {}
         self._forms: dict[int, Form | str] = {}
         self._idle_s = 0.0
-        self._missed_since: float | None = None
+        self._captured: tuple[list[str], float] = ([], 0.0)  # and since when it is these
+        self._missed: list[str] = []  # tables that it has not found yet
 
     # ---- the port -----------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class DebeziumSource:
         )
         self._engine = engine = self._started(progress)
         self._steps, self._idle_s = Steps(progress, step_rows=self._step_rows), 0.0
-        self._missed_since = None
+        self._captured, self._missed = ([], 0.0), []
         self._schemas, self._forms = {}, {}
         try:
             while True:
@@ -133,8 +134,8 @@ class DebeziumSource:
         return "quiet"
 
     def passed(self, mark: Any) -> bool:
-        """Whether it follows its source, and has had no news for a while."""
-        return self._idle_s >= self._quiet_s
+        """Whether it follows its source, all tables of it, and has had no news for a while."""
+        return self._idle_s >= self._quiet_s and not self._missed
 
     def status(self, position: Position | None) -> Mapping[str, Any]:
         engine = self._engine
@@ -218,16 +219,14 @@ class DebeziumSource:
             fields.append(pa.field(column.name, dtype))
         return Table(table.name, RecordSchema.of(pa.schema(fields)).arrow, table.key)
 
-    def _check_captured(self, captured: Sequence[str]) -> None:
-        missed = [table for table in self._wanted if captured and not _is_among(table, captured)]
-        if not missed:
-            self._missed_since = None
-            return
+    def _check_captured(self, captured: list[str]) -> None:
         now = time.monotonic()
-        self._missed_since = now if self._missed_since is None else self._missed_since
-        if now - self._missed_since >= _MISSED_S:
+        if captured != self._captured[0]:
+            self._captured = (captured, now)
+        self._missed = [table for table in self._wanted if captured and not _is_among(table, captured)]
+        if self._missed and now - self._captured[1] >= _MISSED_S:
             raise BadOption(
-                f'Debezium finds no table "{missed[0]}" in {self.address}.',
+                f'Debezium finds no table "{self._missed[0]}" in {self.address}.',
                 hint=f"it captures: {', '.join(captured)}; names are like public.orders",
             )
 

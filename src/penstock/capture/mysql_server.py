@@ -28,7 +28,7 @@ from penstock.errors import (
 from penstock.opening import check_secret
 from penstock.schema import did_you_mean
 
-RESNAPSHOT = "penstock capture resnapshot"
+RESNAPSHOT = "penstock capture resnapshot SOURCE"
 _CONNECT_S = 10.0
 _ANSWER_S = 60.0
 _OPTIONS = ("zero_dates", "ssl_ca")

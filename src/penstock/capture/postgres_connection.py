@@ -40,7 +40,13 @@ _PINNED = {
     "synchronous_commit": "local",  # our heartbeat need not be on any standby
 }
 _REFUSED_CODES = ("28000", "28P01", "42501")
-_REFUSED_WORDS = ("authentication failed", "no password supplied", "pg_hba.conf", "permission denied")
+_REFUSED_WORDS = (
+    "authentication failed",
+    "no password supplied",
+    "pg_hba.conf",
+    "permission denied",
+    "does not exist",  # the role, or the database
+)
 _WAL, _KEEPALIVE = b"w"[0], b"k"[0]
 HEADER_BYTES = 25  # before every message of the stream: its kind, two LSNs and a time
 

@@ -193,7 +193,7 @@ class SQLiteSource:
         return BadInput(
             f"{self._path} is not the database that was captured so far, or an older copy of it: the log has "
             f"its changes up to {seq}, and of those it lacks the last; it has {last} of its own.",
-            hint="if it should go on from here: penstock capture resnapshot",
+            hint="if it should go on from here: penstock capture resnapshot SOURCE",
         )
 
     def _check_keys(self, position: Position | None, installed: _Installed) -> None:
@@ -366,12 +366,13 @@ class SQLiteSource:
                 raise BadOption(
                     f"there is no database {self._path}.", hint="check the path, or create it first"
                 )
+            # Before it is opened: then one that is put in its place meanwhile is another one.
+            self._file = _file_of(self._path)
             self._db = sqlite3.connect(
                 f"{self._path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None,
                 check_same_thread=False,
             )  # fmt: skip
             self._db.execute("PRAGMA cache_size = -16000")
-            self._file = _file_of(self._path)
         return self._db
 
     def _check_file(self) -> None:

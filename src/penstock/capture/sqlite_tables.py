@@ -146,7 +146,7 @@ def column(table: str, name: str, dtype: ArrowType, values: Sequence[Any]) -> Ar
                     f'column "{name}" of "{table}" holds {type(value).__name__} {str(value)[:60]!r}, '
                     f"which is no {ddl_of(dtype)}.",
                     hint="nothing is lost meanwhile: mend that row, and let all tables be read again with: "
-                    "penstock capture resnapshot",
+                    "penstock capture resnapshot SOURCE",
                 ) from error
         raise
 

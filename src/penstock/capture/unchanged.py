@@ -119,7 +119,7 @@ class _Found:
             raise Damaged(
                 self._topic.name, 0, "-", first=0, last=None,
                 reason=f"a change of the row {key} does not repeat all of it, and the log has no such row",
-                hint="take a new snapshot with: penstock capture resnapshot",
+                hint="take a new snapshot with: penstock capture resnapshot SOURCE",
             )  # fmt: skip
         if self._rows is None:
             self._rows = self._find(self._keys)

@@ -286,7 +286,7 @@ class ChangesLost(PenstockError):
         self.capture, self.source, self.reason = capture, source, reason
         super().__init__(
             f'capture "{capture}" cannot go on: {reason}. Changes of {source} may be missing from there on.',
-            hint=f"read the tables anew with: penstock capture resnapshot {capture}",
+            hint=f"read the tables anew with: penstock capture resnapshot SOURCE --name {capture}",
         )
 
 

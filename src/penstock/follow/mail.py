@@ -10,8 +10,9 @@ import ipaddress
 import smtplib
 import ssl
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from email.message import EmailMessage
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -49,6 +50,7 @@ class Mail:
         self._to, self._sender = list(to), sender
         self._subject, self._body = subject, body
         self._server: smtplib.SMTP | None = None
+        self._taken: tuple[str, list[str]] = ("", [])  # a mail that not all have taken yet, and who has
 
     def check(self, spec: TableSpec) -> None:
         for template in (self._subject, self._body):
@@ -64,15 +66,19 @@ class Mail:
             mail = self._written(key, messages[0])
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise Refused(f"the template does not fit this row: {error}") from error
+        left = [one for one in self._to if self._taken[0] != key or one not in self._taken[1]]
         try:
-            self._opened().send_message(mail)
+            refused = self._opened().send_message(mail, to_addrs=left)
         except smtplib.SMTPRecipientsRefused as error:
-            self._refused(next(iter(error.recipients.values())))
+            refused = error.recipients
         except smtplib.SMTPResponseException as error:
             self._refused((error.smtp_code, error.smtp_error))
         except (smtplib.SMTPException, OSError) as error:
             self.close()
             raise self._unreachable(str(error)) from error
+        if refused:
+            self._taken = key, [one for one in self._to if one not in refused]
+            self._refused_by(refused)
 
     def close(self) -> None:
         if self._server is not None:
@@ -86,6 +92,7 @@ class Mail:
         # A subject is one line, whatever its columns hold.
         mail["Subject"] = " ".join(self._subject.format_map(values).split())
         mail["From"], mail["To"] = self._sender, ", ".join(self._to)
+        mail["Date"] = datetime.fromisoformat(message.time)  # when it was appended, at each try
         mail["Message-ID"] = f"<{key}@penstock>"
         mail.set_content(self._body.format_map(values))
         return mail
@@ -123,10 +130,16 @@ class Mail:
             self.close()
             raise NotAllowed(self.label, f"it answers {error.smtp_code} to the login") from None
 
-    def _refused(self, answer: tuple[int, bytes | str]) -> None:
+    def _refused_by(self, recipients: Mapping[str, tuple[int, bytes | str]]) -> None:
+        """Some, or all: those who may take it later are asked again first, and they alone."""
+        one = min(recipients, key=lambda each: recipients[each][0])
+        self._refused(recipients[one], f" for {', '.join(recipients)}" if len(self._to) > 1 else "")
+
+    def _refused(self, answer: tuple[int, bytes | str], about: str = "") -> None:
         """4xx means later, 5xx never."""
         code, text = answer
-        said = f"it answers {code} {text.decode(errors='replace') if isinstance(text, bytes) else text}"
+        plain = text.decode(errors="replace") if isinstance(text, bytes) else text
+        said = f"it answers {code} {plain}{about}"
         self.close()
         if 500 <= code < 600:
             raise Refused(said)

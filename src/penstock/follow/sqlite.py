@@ -161,6 +161,7 @@ class _Connection:
             self._forget()  # somebody deleted or replaced the file: what is written to the old one is lost
         if self._db is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            there = _file_id(self._path)  # one that is put in its place while it is opened is another one
             db = sqlite3.connect(
                 self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
             )
@@ -172,7 +173,7 @@ class _Connection:
             except BaseException:
                 db.close()
                 raise
-            self._db, self._file = db, _file_id(self._path)
+            self._db, self._file = db, there or _file_id(self._path)
         return self._db
 
     def _forget(self) -> None:

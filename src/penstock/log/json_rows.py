@@ -8,6 +8,7 @@ import decimal
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -179,10 +180,10 @@ def _map_to_json(value: dict[Any, object]) -> object:
 
 
 def _bytes_to_json(value: bytes) -> object:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
+    if b"\0" not in value:  # which JSON has in a text, but not everybody who keeps JSON
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return {"base64": base64.b64encode(value).decode()}
 
 
 def _datetime_to_json(value: dt.datetime) -> str:
