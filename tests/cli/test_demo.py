@@ -1,13 +1,12 @@
-"""`penstock demo --log-only`: what it claims is checked, and it leaves nothing behind.
-
-The whole of it is in tests/gateway/test_demo_pages.py.
-"""
+"""`penstock demo`: what it claims is checked against the log, and it leaves nothing behind."""
 
 from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tests.cli.command import Command
 from tests.waiting import wait_until
 
 import penstock as ps
-from penstock.cli.demo import latency, proof
+from penstock.cli.demo import latency, proof, shop
 
 
 def test_it_runs_shows_a_takeover_and_proves_that_nothing_was_lost(cli: Command, tmp_path: Path) -> None:
@@ -44,6 +43,35 @@ def test_without_a_terminal_it_prints_plain_lines_and_keeps_what_it_is_told_to_k
     assert "All of it holds." in done.stdout
     with ps.open_log(cli.home) as log:
         assert {"imported", "page_views", "purchases", "carts", "database.customers"} <= set(log.topics())
+
+
+@pytest.mark.timeout(900)
+def test_the_whole_shop_is_on_a_page_and_everything_it_shows_is_proved(cli: Command) -> None:
+    """The one run with all of it: queries, page, capture, carts, mail."""
+    with cli.start("demo", "--for", 20, "--port", 0, "--json") as process:
+        address = _address_of(process)
+        with urllib.request.urlopen(address, timeout=60) as page:
+            assert page.status == 200
+        out, _ = process.communicate(timeout=800)
+    assert process.returncode == 0, out
+    told = json.loads(out)
+    assert told["holds"] is True
+    assert told["page"] == address
+    assert set(told["views"]) == set(shop.app.definitions)
+    assert {found["verdict"] for found in told["views"].values()} == {"equal"}
+    assert told["queries"] == len(told["views"]) >= 12
+    assert told["events_per_second"] > 0
+    assert told["latency_p99_ms"] > 0
+    assert told["memory_bytes_max"] < 6 * 2**30
+    assert not cli.home.exists()
+
+
+def _address_of(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "the page: " in line:
+            return line.split("the page: ")[1].strip()
+    raise AssertionError("it ended before the page answered")
 
 
 def test_a_home_that_somebody_uses_is_left_alone(cli: Command) -> None:

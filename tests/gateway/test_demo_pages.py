@@ -41,6 +41,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium"),
     pytest.mark.timeout(1_500),
     pytest.mark.xdist_group("demo"),
+    pytest.mark.crash,  # fifteen queries and a browser want two cores for themselves
 ]
 
 

@@ -12,6 +12,7 @@ import orjson
 from penstock.gateway.handed import Handed
 from penstock.log.json_rows import to_json
 from penstock.queue.delivery import DeadLetter
+from penstock.queue.message import TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,9 @@ def body_of(body: bytes, content_type: str) -> Any:
         with suppress(ValueError, RecursionError):
             json.loads(body.decode(), parse_constant=_not_json)
             return orjson.Fragment(body)
+    if content_type == TEXT:
+        with suppress(UnicodeDecodeError):
+            return body.decode()
     return to_json(body)
 
 
