@@ -42,7 +42,7 @@ def declare(home: Path, url: str, *, wider: bool = False) -> ps.App:
 def refused(home: Path, url: str) -> dict[str, str]:
     """What each definition is told."""
     plain = ps.App("refused", home=home, log=url)
-    orders = plain.topic("offers", DDL, key="page", event_time="at", partitions=2, lateness="10 minutes")
+    orders = plain.topic("slow_orders", DDL, key="page", event_time="at", partitions=2, lateness="10 minutes")
     kept = plain.topic("kept", "k BIGINT", key="k", cleanup="compact")
     plain.stream(name="fine", latency="realtime")(lambda: orders.stream().select("id"))
     session = plain.start_spark()

@@ -54,6 +54,21 @@ def test_threads_that_publish_together_share_syncs(
     assert len(syncs) <= 2  # of whoever came first, and of all others
 
 
+def test_a_queue_that_is_deleted_and_made_again_at_once_is_not_that_of_an_old_consumer(
+    queues: ps.Queues,
+) -> None:
+    queue = queues.queue("jobs")
+    with queue.consume() as consumer:
+        assert consumer.get() is None
+        _port(queues).delete_queue("jobs")  # as another process would
+        again = queues.queue("jobs")
+        again.publish("new")
+        with pytest.raises(ps.UnknownQueue):
+            consumer.get(timeout=0.1)
+    found = again.get()
+    assert found is not None and found.text == "new"
+
+
 def test_one_publication_that_is_refused_does_not_hinder_those_beside_it(queues: ps.Queues) -> None:
     queue = queues.queue("jobs", max_message_bytes=10)
 

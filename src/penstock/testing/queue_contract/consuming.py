@@ -153,14 +153,18 @@ class Consuming(Backend):
         with pytest.raises(UnknownQueue):
             queue.consume()
 
-    def test_a_consumer_of_a_deleted_queue_gets_nothing_of_a_new_one(self, queues: Queues) -> None:
+    def test_a_consumer_of_a_deleted_queue_is_told_and_gets_nothing_of_a_new_one(
+        self, queues: Queues
+    ) -> None:
         queue = new_queue(queues)
         assert queue.get() is None
         with queue.consume() as consumer:
             queues.port.delete_queue(queue.name)  # as another process would
-            queues.queue(queue.name).publish("new")
             with pytest.raises(UnknownQueue):
                 self.until(lambda: consumer.get(timeout=0.1))
+            queues.queue(queue.name).publish("new")
+            with pytest.raises(UnknownQueue):
+                consumer.get(timeout=0.1)
         assert self.bodies(queue, 1) == ["new"]
 
     def test_threads_may_get_from_one_queue(self, queues: Queues) -> None:
