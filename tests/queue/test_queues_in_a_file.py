@@ -349,3 +349,39 @@ def test_a_disk_without_room_for_more_log_is_told_by_whoever_stores(
     with ps.open_queues(home) as queues:
         queues.queue("jobs").publish("job")
         assert queues.queue("jobs").stats().ready == 1
+
+
+@pytest.mark.parametrize("how", ["ack", "purge", "delete"])
+def test_a_number_is_not_given_again_when_its_message_is_gone(tmp_path: Path, how: str) -> None:
+    given: list[int] = []
+    for _ in range(2):
+        with ps.open_queues(tmp_path) as queues:
+            queue = queues.queue("jobs")
+            for _ in range(3):
+                queue.publish("once")
+                given += [row[0] for row in _port(queues).file.read("SELECT seq FROM messages")]
+                if how == "ack":
+                    found = queue.get()
+                    assert found is not None
+                    found.ack()
+                elif how == "purge":
+                    queue.purge()
+                else:
+                    queue.delete()
+                    queue = queues.queue("jobs")
+    assert given == sorted(set(given)) and len(given) == 6
+
+
+def test_a_message_that_stays_keeps_the_numbers_of_those_before_it(tmp_path: Path) -> None:
+    with ps.open_queues(tmp_path) as queues:
+        urgent, late = queues.queue("urgent"), queues.queue("late")
+        late.publish("stays")
+        urgent.publish("goes")
+        found = urgent.get()
+        assert found is not None
+        (highest,) = _port(queues).file.read("SELECT max(seq) FROM messages")[0]
+        found.ack()
+    with ps.open_queues(tmp_path) as queues:
+        queues.open_queue("urgent").publish("new")
+        (new,) = _port(queues).file.read("SELECT max(seq) FROM messages")[0]
+    assert new > highest

@@ -49,7 +49,7 @@ def names(tx: Transaction) -> list[str]:
 def declare(tx: Transaction, settings: QueueSettings, *, holder: int | None = None) -> None:
     row = tx.db.execute("SELECT settings FROM queues WHERE name=?", (settings.name,)).fetchone()
     if row is None:
-        id = allocate(tx, 1)  # never used again: a consumer of a deleted queue finds nothing of a new one
+        id = take_number(tx)  # never used again: a consumer of a deleted queue finds nothing of a new one
         tx.db.execute(
             "INSERT INTO queues VALUES (?, ?, ?, 0, ?)", (id, settings.name, settings.to_json(), holder)
         )
@@ -76,10 +76,19 @@ def delete(tx: Transaction, queue: int) -> None:
     tx.has_room.add(queue)
 
 
-def allocate(tx: Transaction, count: int) -> int:
-    """The first of `count` numbers that were never given before."""
-    (after,) = tx.db.execute("UPDATE counter SET next = next + ? RETURNING next", (count,)).fetchone()
-    return int(after) - count
+def next_number(tx: Transaction) -> int:
+    """The lowest that was never given; a message that takes it is stored before the next is asked for."""
+    (number,) = tx.db.execute(
+        "SELECT max(next, ifnull((SELECT max(seq) + 1 FROM messages), 0)) FROM counter"
+    ).fetchone()
+    return int(number)
+
+
+def take_number(tx: Transaction) -> int:
+    """One that is never given again, for what is no message."""
+    number = next_number(tx)
+    tx.db.execute("UPDATE counter SET next = ?", (number + 1,))
+    return number
 
 
 # ---- exchanges -----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Holder:
         return self._pid == os.getpid()
 
     def _register(self, tx: Transaction) -> int:
-        id = catalog.allocate(tx, 1)
+        id = catalog.take_number(tx)
         tx.db.execute("INSERT INTO holders VALUES (?, ?)", (id, self.name))
         return id
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.queue import moves
-from penstock.queue.catalog import QueueRow, allocate, by_id
+from penstock.queue.catalog import QueueRow, by_id, take_number
 from penstock.queue.file import Transaction
 from penstock.queue.moves import Place
 
@@ -20,7 +20,7 @@ _PLACE = "SELECT seq, rank, attempts, expires_us FROM leased"
 
 
 def add_consumer(tx: Transaction, holder: int, queue: int) -> int:
-    id = allocate(tx, 1)
+    id = take_number(tx)
     tx.db.execute("INSERT INTO consumers VALUES (?, ?, ?, 0)", (id, holder, queue))
     return id
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import uuid
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -77,18 +77,19 @@ def message(
     content, content_type = _encoded(body)
     return checked(
         Message(
-            content, key, dict(headers or {}), priority, id or "", content_type, correlation_id, reply_to,
-            duration_ms(delay), None if ttl is None else duration_ms(ttl),
+            content, key, dict(headers or {}), priority, id or _new_id(), content_type, correlation_id,
+            reply_to, duration_ms(delay), None if ttl is None else duration_ms(ttl),
         )
     )  # fmt: skip
 
 
 def checked(message: Message) -> Message:
     """The message with an id. Raises BadOption for what no backend takes."""
-    words = {"key": message.key, "id": message.id, "correlation_id": message.correlation_id,
-             "reply_to": message.reply_to, "content_type": message.content_type}  # fmt: skip
-    for name, word in words.items():
-        if _bytes_of(word, name) > _WORD_BYTES_MAX:
+    for name, word in (
+        ("key", message.key), ("id", message.id), ("correlation_id", message.correlation_id),
+        ("reply_to", message.reply_to), ("content_type", message.content_type),
+    ):  # fmt: skip
+        if word != "" and _bytes_of(word, name) > _WORD_BYTES_MAX:
             raise BadOption(f"{name} has more than {_WORD_BYTES_MAX} bytes.", hint="put it into the body")
     body: object = message.body
     priority: object = message.priority
@@ -103,7 +104,11 @@ def checked(message: Message) -> Message:
         _check_ttl(message.ttl_ms, message.delay_ms)
     if message.headers:
         check_headers(message.headers)
-    return message if message.id else replace(message, id=uuid.uuid4().hex)
+    return message if message.id else replace(message, id=_new_id())
+
+
+def _new_id() -> str:
+    return secrets.token_hex(16)
 
 
 def check_delay(delay_ms: int) -> None:

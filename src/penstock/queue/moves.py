@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import MessageTooLarge, QueueFull
-from penstock.queue.catalog import QueueRow, allocate, by_id
+from penstock.queue.catalog import QueueRow, by_id, next_number
 from penstock.queue.delivery import Cause
 from penstock.queue.file import Transaction
 from penstock.queue.message import Message
@@ -38,7 +38,7 @@ def publish(tx: Transaction, queue: QueueRow, messages: Sequence[Message]) -> No
     limit = None if settings.overflow == "drop_oldest" else settings.max_length
     if limit is not None and queue.length + len(waiting) > limit:
         raise QueueFull(settings.name, length_max=limit, count=len(waiting))
-    first = allocate(tx, len(messages))
+    first = next_number(tx)
     tx.db.executemany(
         "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
