@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from penstock.errors import QueueDiffers, UnknownExchange, UnknownQueue
 from penstock.queue.file import Transaction
+from penstock.queue.numbers import remove_messages, take_number
 from penstock.queue.pattern import check_pattern, matches
 from penstock.queue.settings import Binding, ExchangeKind, QueueSettings
 
@@ -64,31 +65,23 @@ def alter(tx: Transaction, settings: QueueSettings) -> None:
     tx.has_room.add(queue.id)
 
 
+def drop_from(tx: Transaction, table: str, queue: int) -> int:
+    """Remove the messages of a queue that are in that table; how many these were."""
+    seqs = [row[0] for row in tx.db.execute(f"SELECT seq FROM {table} WHERE queue=?", (queue,))]
+    remove_messages(tx, seqs)
+    tx.db.execute(f"DELETE FROM history WHERE seq IN (SELECT seq FROM {table} WHERE queue=?)", (queue,))
+    tx.db.execute(f"DELETE FROM {table} WHERE queue=?", (queue,))
+    return len(seqs)
+
+
 def delete(tx: Transaction, queue: int) -> None:
     for table in ("ready", "delayed", "leased", "dead"):
-        tx.db.execute(f"DELETE FROM messages WHERE seq IN (SELECT seq FROM {table} WHERE queue=?)", (queue,))
-        tx.db.execute(f"DELETE FROM history WHERE seq IN (SELECT seq FROM {table} WHERE queue=?)", (queue,))
-        tx.db.execute(f"DELETE FROM {table} WHERE queue=?", (queue,))
+        drop_from(tx, table, queue)
     for table in ("bindings", "consumers"):
         tx.db.execute(f"DELETE FROM {table} WHERE queue=?", (queue,))
     tx.db.execute("DELETE FROM queues WHERE id=?", (queue,))
     tx.has_work.add(queue)
     tx.has_room.add(queue)
-
-
-def next_number(tx: Transaction) -> int:
-    """The lowest that was never given; a message that takes it is stored before the next is asked for."""
-    (number,) = tx.db.execute(
-        "SELECT max(next, ifnull((SELECT max(seq) + 1 FROM messages), 0)) FROM counter"
-    ).fetchone()
-    return int(number)
-
-
-def take_number(tx: Transaction) -> int:
-    """One that is never given again, for what is no message."""
-    number = next_number(tx)
-    tx.db.execute("UPDATE counter SET next = ?", (number + 1,))
-    return number
 
 
 # ---- exchanges -----------------------------------------------------------------------------------

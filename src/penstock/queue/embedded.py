@@ -203,12 +203,7 @@ class EmbeddedQueues:
     def purge(self, queue: str) -> int:
         def emptied(tx: Transaction) -> int:
             found = catalog.find(tx, queue)
-            gone = 0
-            for table in ("ready", "delayed"):
-                own = f"SELECT seq FROM {table} WHERE queue=?"
-                tx.db.execute(f"DELETE FROM messages WHERE seq IN ({own})", (found.id,))
-                tx.db.execute(f"DELETE FROM history WHERE seq IN ({own})", (found.id,))
-                gone += tx.db.execute(f"DELETE FROM {table} WHERE queue=?", (found.id,)).rowcount
+            gone = sum(catalog.drop_from(tx, table, found.id) for table in ("ready", "delayed"))
             moves.count(tx, found, -found.length)
             return gone
 

@@ -12,6 +12,7 @@ import uuid
 from penstock.log.disk import RealLock
 from penstock.queue import catalog, leases
 from penstock.queue.file import QueueFile, Transaction
+from penstock.queue.numbers import take_number
 
 
 class Holder:
@@ -32,7 +33,7 @@ class Holder:
         return self._pid == os.getpid()
 
     def _register(self, tx: Transaction) -> int:
-        id = catalog.take_number(tx)
+        id = take_number(tx)
         tx.db.execute("INSERT INTO holders VALUES (?, ?)", (id, self.name))
         return id
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.queue import moves
-from penstock.queue.catalog import QueueRow, by_id, take_number
+from penstock.queue.catalog import QueueRow, by_id
 from penstock.queue.file import Transaction
 from penstock.queue.moves import Place
+from penstock.queue.numbers import remove_messages, take_number
 
 Row = tuple[Any, ...]  # rank, seq, attempts before, id, key, priority, published_us, extra, body, expires_us
 Lease = tuple[int, int]  # seq and attempts: no two deliveries have the same
@@ -82,9 +83,8 @@ def release(tx: Transaction, places: Sequence[Place]) -> None:
 def ack(tx: Transaction, consumer: int, wanted: Sequence[Lease]) -> list[Place]:
     """Remove what is still this consumer's; which that was."""
     found = held(tx, consumer, wanted)
-    gone = [(place.seq,) for place in found]
-    tx.db.executemany("DELETE FROM leased WHERE seq=?", gone)
-    tx.db.executemany("DELETE FROM messages WHERE seq=?", gone)
+    release(tx, found)
+    remove_messages(tx, [place.seq for place in found])
     retried = [(place.seq,) for place in found if place.attempts > 1]
     if retried:
         tx.db.executemany("DELETE FROM history WHERE seq=?", retried)

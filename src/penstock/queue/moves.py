@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import MessageTooLarge, QueueFull
-from penstock.queue.catalog import QueueRow, by_id, next_number
+from penstock.queue.catalog import QueueRow, by_id
 from penstock.queue.delivery import Cause
 from penstock.queue.file import Transaction
 from penstock.queue.message import Message
+from penstock.queue.numbers import next_number, remove_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,6 @@ def give_up(tx: Transaction, queue: QueueRow, places: Sequence[Place], *, cause:
 
 def remove(tx: Transaction, places: Iterable[Place]) -> None:
     """The messages themselves; their places are gone already."""
-    gone = [(place.seq,) for place in places]
-    tx.db.executemany("DELETE FROM messages WHERE seq=?", gone)
-    tx.db.executemany("DELETE FROM history WHERE seq=?", gone)
+    gone = [place.seq for place in places]
+    remove_messages(tx, gone)
+    tx.db.executemany("DELETE FROM history WHERE seq=?", [(seq,) for seq in gone])

@@ -13,6 +13,7 @@ from penstock.queue import moves
 from penstock.queue.catalog import QueueRow
 from penstock.queue.file import Transaction
 from penstock.queue.message import Message
+from penstock.queue.numbers import remove_messages
 
 if TYPE_CHECKING:
     from penstock.queue.queue import Queue
@@ -90,7 +91,7 @@ def remove(tx: Transaction, queue: QueueRow, messages: Sequence[Numbered]) -> in
         if row is not None:
             rank = -min(row[0], queue.settings.max_priority)
             _take(tx, queue, seq, rank)
-            tx.db.execute("DELETE FROM messages WHERE seq=?", (seq,))
+            remove_messages(tx, [seq])
             tx.db.execute("DELETE FROM history WHERE seq=?", (seq,))
             gone += 1
     return gone

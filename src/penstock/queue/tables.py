@@ -2,15 +2,12 @@
 
 A message's body is written once and removed once. Where it is in its life is told by small rows beside it:
 it is in exactly one of `ready`, `delayed`, `leased` and `dead`.
-
-Numbers are never given twice. The messages that are there tell which were given, so publishing, which waits
-for the disk, need not write `counter`: the highest message does that when it goes.
 """
 
 from __future__ import annotations
 
 TABLES = """
-CREATE TABLE IF NOT EXISTS counter (next INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS counter (next INTEGER NOT NULL);  -- see numbers.py
 INSERT INTO counter SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM counter);
 CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL);
 INSERT INTO identity SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT 1 FROM identity);
@@ -25,9 +22,6 @@ CREATE TABLE IF NOT EXISTS bindings (
 CREATE TABLE IF NOT EXISTS messages (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL, key TEXT NOT NULL, priority INTEGER NOT NULL,
     published_us INTEGER NOT NULL, extra TEXT, body BLOB NOT NULL);
-CREATE TRIGGER IF NOT EXISTS highest_goes BEFORE DELETE ON messages
-    WHEN OLD.seq >= (SELECT next FROM counter)
-    BEGIN UPDATE counter SET next = (SELECT max(seq) + 1 FROM messages); END;
 CREATE TABLE IF NOT EXISTS ready (
     queue INTEGER, rank INTEGER, seq INTEGER, attempts INTEGER NOT NULL, expires_us INTEGER,
     PRIMARY KEY (queue, rank, seq)) WITHOUT ROWID;
