@@ -54,6 +54,23 @@ def test_a_body_that_any_page_can_send_is_refused(shared: Served, kind: str) -> 
         assert (answer.status_code, answer.json()["error"]["type"]) == (415, "BadMediaType")
 
 
+def test_a_page_that_refuses_is_called_by_what_it_refuses(served: Served) -> None:
+    form = {"Content-Type": "text/plain"}
+    missing = served.http.get("/nowhere", headers={"Accept": "text/html"})
+    refused = served.http.post("/topics/notes/produce", content=b"{}", headers=form)
+    served.gateway.tokens.create("ann", "read", lasts_us=None)
+    unknown = served.http.post("/topics/notes/produce", json={"record": "{}"})
+    told = [
+        (answer.status_code, answer.text.partition("<title>")[2].partition("<")[0])
+        for answer in (missing, refused, unknown)
+    ]
+    assert told == [
+        (404, "Not found · Penstock"),
+        (415, "Unsupported media type · Penstock"),
+        (401, "Unauthorized · Penstock"),
+    ]
+
+
 def test_a_foreign_page_gets_nothing_without_an_origin_either(shared: Served) -> None:
     for site in ("cross-site", "same-site"):  # another port of this machine is the same site
         headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}

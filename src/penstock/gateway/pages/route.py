@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -50,4 +51,5 @@ def failed(request: Request, error: PenstockError) -> HTMLResponse:
     if "hx-request" in request.headers:
         return HTMLResponse(site.fragment("failed.html", error=error), status)
     theme = request.cookies.get("theme", "")
-    return HTMLResponse(site.fragment("error.html", error=error, theme=theme), status)
+    title = HTTPStatus(status).phrase.capitalize()
+    return HTMLResponse(site.fragment("error.html", title=title, error=error, theme=theme), status)
