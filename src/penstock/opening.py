@@ -38,7 +38,8 @@ def open_log(home: str | Path | None = None, *, keys: str | Path | None = None) 
     if is_kafka(address):
         return Log(_kafka(address, open_keys(keys)))
     try:
-        return Log(EmbeddedLog(Path(address), keys=open_keys(keys, beside=Path(address))))
+        found = open_keys(keys, beside=Path(address))
+        return Log(EmbeddedLog(Path(address), keys=found, upkeep_beside=True))
     except PermissionError as error:
         raise StorageError(
             f"{address} cannot be written: {error.strerror}.", hint="choose another --home or PENSTOCK_HOME"

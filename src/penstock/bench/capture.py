@@ -143,6 +143,8 @@ def _measured(db: psycopg.Connection[Any], sizes: Sizes, reader: Reader) -> Meas
     with _halted(reader.pid):  # whoever writes would take the processors from those who read
         _change(db, sizes)
     changes = sizes.changes / _until(reader, wanted)
+    db.execute("VACUUM orders")  # else the server does it in the middle of what follows
+    db.execute("CHECKPOINT")
     latencies = _latencies(db, sizes, reader)
     peak = _PEAK.search(Path(f"/proc/{reader.pid}/status").read_text())
     memory_mb = int(peak[1]) / 1024 if peak else 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Rows:
     unchanged: Mapping[int, list[int]]  # column -> the rows that do not tell it
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Values:
     """Where the values of one column are, a row each; in the order of the bytes."""
 
@@ -82,10 +82,13 @@ class _Values:
     starts: Any
     ends: Any
 
-    def take_over(self, where: Any, other: _Values) -> None:
-        self.kinds = np.where(where, other.kinds, self.kinds)
-        self.starts = np.where(where, other.starts, self.starts)
-        self.ends = np.where(where, other.ends, self.ends)
+    def with_those_of(self, other: _Values, where: Any) -> _Values:
+        """The other's, in the rows that `where` names."""
+        return _Values(
+            np.where(where, other.kinds, self.kinds),
+            np.where(where, other.starts, self.starts),
+            np.where(where, other.ends, self.ends),
+        )
 
 
 def begin_of(message: Buffer, header: int = 0) -> Begin:
@@ -151,18 +154,21 @@ def rows_of(messages: Sequence[Buffer], *, width: int, key: Sequence[int], heade
     new, _ = _values(data, bases, np.flatnonzero(has_new), news, width)
 
     unchanged = {}
+    tells_no_key = is_update & ~has_old
     for at in range(width):
         in_key = at in key
-        _fill_unchanged(new[at], old[at], has_old if in_key else is_full)
-        missing = np.flatnonzero(new[at].kinds == _UNCHANGED)
-        if len(missing):
-            unchanged[at] = missing.tolist()
+        is_missing = new[at].kinds == _UNCHANGED
+        if is_missing.any():  # a large value that an update does not touch; the old row may have it
+            new[at] = new[at].with_those_of(old[at], is_missing & (has_old if in_key else is_full))
+            missing = np.flatnonzero(new[at].kinds == _UNCHANGED)
+            if len(missing):
+                unchanged[at] = missing.tolist()
         if in_key:
             # An update that leaves the key alone tells no old one: it is the new one.
-            old[at].take_over(is_update & ~has_old, new[at])
-        else:
+            old[at] = old[at].with_those_of(new[at], tells_no_key)
+        elif has_old.any():
             # The old key comes in a whole row, of which the rest means nothing.
-            old[at].kinds = np.where(is_full, old[at].kinds, _NULL)
+            old[at] = replace(old[at], kinds=np.where(is_full, old[at].kinds, _NULL))
     buffer = pa.py_buffer(raw)
     return Rows(
         pa.array([_OP_OF[op] for op in ops.tolist()], pa.string()),
@@ -174,17 +180,12 @@ def rows_of(messages: Sequence[Buffer], *, width: int, key: Sequence[int], heade
     )
 
 
-def _fill_unchanged(new: _Values, old: _Values, told: Any) -> None:
-    """A large value that an update does not touch is not sent; the old row may have it."""
-    where = (new.kinds == _UNCHANGED) & told
-    if where.any():
-        new.take_over(where, old)
-
-
 def _values(data: Any, bases: Any, rows: Any, starts: Any, width: int) -> tuple[list[_Values], Any]:
     """The columns of a tuple in each of `rows`, none in the others; and where those tuples end."""
-    lengths = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
     at = starts[rows]
+    if not len(rows):
+        return [_Values(np.full(len(bases), _NULL, np.uint8), bases, bases)] * width, at
+    lengths = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
     found = []
     for _ in range(width):
         kinds = data[at]

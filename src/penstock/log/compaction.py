@@ -72,8 +72,9 @@ def plan(
     for entry in entries:
         if covered and len(latest) + entry.rows > _KEYS_MAX:
             break
-        for batch in _read(partition, settings, entry):
-            latest = _merged(latest, _keyed(batch, settings, settled_us))
+        # Sorted once for a segment, and not for each of its batches, of which there may be thousands.
+        newer = [_keyed(batch, settings, settled_us) for batch in _read(partition, settings, entry)]
+        latest = _merged([latest, *newer])
         covered.append(entry)
     offsets = np.sort(latest["offset"])
     # While there is something older, in an archive, a delete must stay: it may be what hides it.
@@ -107,10 +108,10 @@ def _versions(batch: pa.RecordBatch, settings: TopicSettings) -> npt.NDArray[np.
     return versions.starts(batch, settings)
 
 
-def _merged(known: Latest, newer: Latest) -> Latest:
-    """The last offset of every key of both."""
-    both = np.concatenate([known, newer])
-    both = both[np.argsort(both, order=("high", "low", "version_us", "offset"))]
+def _merged(pieces: list[Latest]) -> Latest:
+    """The last offset of every key of all of them."""
+    both = np.concatenate(pieces)
+    both = both[np.lexsort([both[name] for name in ("offset", "version_us", "low", "high")])]
     last = np.ones(len(both), dtype=bool)
     last[:-1] = (both["high"][1:] != both["high"][:-1]) | (both["low"][1:] != both["low"][:-1])
     return both[last]

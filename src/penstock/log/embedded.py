@@ -14,7 +14,7 @@ import json
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +53,7 @@ from penstock.log.port import (
     StaleAppend,
 )
 from penstock.log.settings import TopicSettings
+from penstock.log.upkeep import Upkeep
 
 FORMAT = 1
 _FRAME_BYTES = 4 << 20
@@ -71,7 +72,9 @@ class EmbeddedLog(Forking):
         disk: Disk | None = None,
         clock: Clock | None = None,
         keys: KeyStore | None = None,
+        upkeep_beside: bool = False,
     ) -> None:
+        """`upkeep_beside`: sealed segments are merged and compacted in a thread; no append waits for it."""
         self.home = Path(home)
         self.disk: Disk = disk or RealDisk()
         self.clock: Clock = clock or SystemClock()
@@ -81,6 +84,8 @@ class EmbeddedLog(Forking):
         self._topics: dict[str, OpenTopic] = {}
         self._mutex = threading.Lock()
         self._groups: GroupStore | None = None
+        self._upkeep = Upkeep(self._maintain, beside=upkeep_beside)
+        self._upkeep_beside = upkeep_beside
         fork.tell(self)
 
     def _open_or_create(self) -> None:
@@ -242,7 +247,7 @@ class EmbeddedLog(Forking):
             self._finish(topic, extents, wanted)
             raise error.after_storing(_ranges(extents)) from None
         self._finish(topic, extents, wanted)
-        self._maintain_after((wanted.name, number) for number, extent in extents.items() if extent.rolled)
+        self._upkeep.ask((wanted.name, number) for number, extent in extents.items() if extent.rolled)
         return framing.position_of(wanted.name, _ranges(extents))
 
     def _finish(self, topic: OpenTopic, extents: Mapping[int, Extent], wanted: TopicSettings) -> None:
@@ -296,9 +301,9 @@ class EmbeddedLog(Forking):
             done = atomic.append(self.ledger, opened, producer, state, parts)
         for topic in opened.values():
             topic.signal()
-        with contextlib.suppress(PenstockError, OSError):  # as in _maintain_after
+        with contextlib.suppress(PenstockError, OSError):  # as in _maintain
             self.ledger.rewrite_if_due(self._settle_all)
-        self._maintain_after(done.rolled)
+        self._upkeep.ask(done.rolled)
         return done.result
 
     def _settle_all(self) -> None:
@@ -366,14 +371,13 @@ class EmbeddedLog(Forking):
         opened.make_durable()
         return maintenance.run(opened.partition(number), self.settings(topic), self.groups_store())
 
-    def _maintain_after(self, rolled: Iterable[tuple[str, int]]) -> None:
+    def _maintain(self, topic: str, number: int) -> None:
         """The append has happened, so what stops the upkeep now must not pass for a failed append.
 
         Nothing is hidden: whoever reads, appends or asks for upkeep next meets it again.
         """
-        for topic, number in rolled:
-            with contextlib.suppress(PenstockError, OSError, StaleSettings, sqlite3.Error):
-                self.maintain(topic, number)
+        with contextlib.suppress(PenstockError, OSError, StaleSettings, sqlite3.Error):
+            self.maintain(topic, number)
 
     def partition(self, topic: str, number: int) -> Partition:
         """For maintenance commands and tests: the partition behind the port."""
@@ -384,8 +388,10 @@ class EmbeddedLog(Forking):
         self._mutex = threading.Lock()
         self._topics = {}
         self.ledger = Ledger(self.disk, self.home / "ledger")
+        self._upkeep = Upkeep(self._maintain, beside=self._upkeep_beside)
 
     def close(self) -> None:
+        self._upkeep.finish()
         with self._mutex:
             for topic in self._topics.values():
                 topic.close()

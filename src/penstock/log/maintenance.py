@@ -1,6 +1,6 @@
 """What happens to sealed segments: merged, compacted, archived, and removed when their time is over.
 
-Runs after a segment was sealed, in the process that sealed it, and on request. Nothing
+Runs after a segment was sealed, in the process that sealed it (upkeep.py), and on request. Nothing
 here is needed for correctness: each step writes new files beside the old ones and makes
 them live by replacing the manifest, so a crash leaves the one or the other.
 """
