@@ -74,7 +74,7 @@ class EmbeddedLog(Forking):
         keys: KeyStore | None = None,
         upkeep_beside: bool = False,
     ) -> None:
-        """`upkeep_beside`: sealed segments are merged and compacted in a thread; no append waits for it."""
+        """`upkeep_beside`: sealed segments are merged and compacted in a thread; no append waits for that."""
         self.home = Path(home)
         self.disk: Disk = disk or RealDisk()
         self.clock: Clock = clock or SystemClock()
