@@ -201,7 +201,8 @@ def _first_row_ms(demo: Demo) -> int:
     """When the view got its first row: what was stored before may be a watermark alone."""
     with ps.open_log(demo.cli.home) as log:
         rows = (row for batch in log.topic("views_per_page").read() for row in batch.to_pylist())
-        return math.ceil(next(row["_timestamp"] for row in rows if row["_op"] == "u").timestamp() * 1_000)
+        first: datetime = next(row["_timestamp"] for row in rows if row["_op"] == "u")
+        return math.ceil(first.timestamp() * 1_000)
 
 
 def _shown(page: Page) -> set[tuple[str, str, str]]:

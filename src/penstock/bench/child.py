@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -67,4 +68,5 @@ class Child(Line):
 
 
 def _work(work: Callable[..., None], connection: Connection, args: tuple[Any, ...]) -> None:
+    os.dup2(2, 1)  # what a peer prints is no part of the report
     work(Line(connection), *args)
