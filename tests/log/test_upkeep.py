@@ -48,6 +48,22 @@ def test_it_is_done_again_when_it_is_asked_for_again() -> None:
     assert slow.done == [("clicks", 0)] * 3
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_that_ends_it_is_not_the_end_of_all_upkeep() -> None:
+    done: list[int] = []
+
+    def maintain(_: str, number: int) -> None:
+        done.append(number)
+        if number == 0:
+            raise AssertionError("a bug")
+
+    upkeep = Upkeep(maintain, beside=True)
+    for number in range(2):
+        upkeep.ask([("clicks", number)])
+        upkeep.finish()
+    assert done == [0, 1]
+
+
 def test_nothing_to_do_starts_nothing() -> None:
     before = threading.active_count()
     upkeep = Upkeep(Slow(), beside=True)

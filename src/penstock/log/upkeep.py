@@ -30,7 +30,8 @@ class Upkeep:
             return
         with self._mutex:
             self._due |= dict.fromkeys(places)
-            if self._due and self._thread is None:
+            # One that died of a bug has said so; it must not be the end of all upkeep.
+            if self._due and not (self._thread and self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._work, name="penstock-upkeep", daemon=False)
                 self._thread.start()
 
