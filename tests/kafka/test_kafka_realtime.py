@@ -81,9 +81,9 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
 
     with running(home, kafka.url):
         wait_until(
-            lambda: {"dear", "counted"} <= set(app.log.topics()), timeout_s=120, what="the app to start"
+            lambda: {"dear", "counted"} <= set(app.log.topics()), timeout_s=240, what="the app to start"
         )
-        wait_until(lambda: arrived(100), timeout_s=120, what="what was there before")
+        wait_until(lambda: arrived(100), timeout_s=240, what="what was there before")
         producer = Producer({"bootstrap.servers": kafka.url.removeprefix("kafka://")})
         producer.produce("purchases", b"no order", partition=1)
         producer.flush()
@@ -106,7 +106,7 @@ def test_every_order_arrives_through_a_kill_and_what_is_none_is_put_aside(
     assert arrived(220)
     topic.append(orders(range(220, 250)))
     with running(home, kafka.url, "wider"):
-        wait_until(lambda: arrived(250), timeout_s=120, what="what came meanwhile")
+        wait_until(lambda: arrived(250), timeout_s=240, what="what came meanwhile")
         dropped_when_late(app)
     found = explain(app, "dear", now_us=0)
     assert found.flows

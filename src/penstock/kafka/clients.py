@@ -28,6 +28,7 @@ _NOT_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,  # who leads it now is not sure yet how far it is
     KafkaError._DESTROY_BROKER,  # it is gone, and another leads what it led
     KafkaError._TRANSPORT,
 }
