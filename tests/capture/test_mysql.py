@@ -625,6 +625,7 @@ def test_how_far_behind_it_is(log: ps.Log, server: MariaDB, db: Any) -> None:
     assert behind["behind_bytes"] > 300
     assert behind["binlog_is_there"] is True
     assert source(server).status(None)["kept_bytes"] > 0
+    assert source(server).status(None)["left_out"] == ["notes"]
 
 
 def test_a_quiet_table_does_not_need_an_old_binlog(log: ps.Log, server: MariaDB, db: Any) -> None:

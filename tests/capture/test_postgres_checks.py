@@ -178,7 +178,29 @@ def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
 @pytest.mark.parametrize("name", ["Upper", "with-dash", "x" * 64, 'a"b'])
 def test_names_that_postgres_does_not_take(name: str) -> None:
     with pytest.raises(BadOption, match="takes no slot named"):
-        PostgresSource("postgresql://host/db", name=name)
+        PostgresSource("postgresql://host/db", name="x", slot=name)
+
+
+def test_a_capture_may_have_a_name_that_no_slot_can_have(database: PostgresDatabase) -> None:
+    """As a database may: that is what a capture is called on the command line."""
+    database.run(TABLE)
+    source = database.source(name="My-Shop")
+    followed(source, Fold())
+    assert source.status(None)["slot"] == "penstock_my_shop"
+    source.drop()
+
+
+def test_tables_that_nobody_named_and_cannot_be_captured_are_told(database: PostgresDatabase) -> None:
+    database.run(
+        TABLE,
+        "CREATE TABLE keyless (n int)",
+        "CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)",
+        "CREATE TABLE parts (n int) PARTITION BY LIST (n)",
+        "CREATE TABLE part PARTITION OF parts DEFAULT",
+        "CREATE VIEW shown AS SELECT 1 AS id",
+    )
+    assert database.source().status(None)["left_out"] == ["keyless", "parts", "unlogged"]
+    assert "left_out" not in database.source(tables=["orders"]).status(None)
 
 
 def captured(database: PostgresDatabase) -> Fold:

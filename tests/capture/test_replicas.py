@@ -14,8 +14,13 @@ from tests.cli.command import Command
 from tests.servers import Postgres
 from tests.waiting import wait_until
 
-from penstock.app.replica import replica_target
+from penstock.app.replica import Replica, replica_target
+from penstock.capture import Capture, source_at
 from penstock.errors import BadOption
+from penstock.follow.sqlite import SQLiteStore
+from penstock.follow.store import Sink
+from penstock.follow.target import Site, SQLiteTarget
+from penstock.opening import open_log
 
 
 @pytest.fixture
@@ -110,6 +115,89 @@ def test_a_replica_of_postgresql_in_postgresql(
         assert copy.execute(wanted).fetchall() == ours.execute(wanted).fetchall()
     assert cli.run("capture", "drop", addresses[0], "--name", "shop", "--yes").returncode == 0
     replica.close()
+
+
+def test_tables_that_are_left_out_are_told(cli: Command, tmp_path: Path) -> None:
+    source = made(
+        tmp_path / "shop.db", "CREATE TABLE users (id INTEGER PRIMARY KEY)", "CREATE TABLE notes (n)"
+    )
+    for command in (
+        ["follow", source, "--into", f"sqlite:///{tmp_path / 'copy.db'}"],
+        ["capture", "run", source],
+    ):
+        told = cli(*command, "--once")
+        assert (told.exit_code, "left out" in told.stderr, "notes" in told.stderr) == (0, True, True)
+
+
+def test_a_replica_in_a_search_index(cli: Command, tmp_path: Path) -> None:
+    pytest.importorskip("tantivy")
+    source = made(
+        tmp_path / "shop.db",
+        "CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT)",
+        "INSERT INTO users VALUES (1, 'Ann'), (2, 'Bob')",
+    )
+    command = ["follow", source, "--into", f"search://{tmp_path / 'index'}", "--once"]
+    assert cli(*command).exit_code == 0
+    made(source, "UPDATE users SET name = 'Anna' WHERE id = 1", "DELETE FROM users WHERE id = 2")
+    assert cli(*command).exit_code == 0
+    found = cli.json("search", tmp_path / "index", "users", "anna OR bob")
+    assert [hit["row"] for hit in found["rows"]] == [{"id": 1, "name": "Anna"}]
+
+
+def test_many_tables_share_a_few_connections(home: Path, tmp_path: Path) -> None:
+    """A PostgreSQL takes a hundred of them, and a database may have more tables."""
+    names = [f"t{number}" for number in range(20)]
+    source = made(
+        tmp_path / "shop.db",
+        *(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)" for name in names),
+        *(f"INSERT INTO {name} VALUES (7)" for name in names),
+    )
+    copy = tmp_path / "copy.db"
+    opened: list[Sink] = []
+
+    class Counted(SQLiteTarget):
+        def open(self, site: Site) -> Sink:
+            opened.append(SQLiteStore(copy))
+            return opened[-1]
+
+    with open_log(home) as log:
+        capture = Capture(log, "shop", source_at(source).open("shop"))
+        replica = Replica(log, home, capture, Counted(copy))
+        replica.start(once=True)
+        wait_until(lambda: replica.is_over, timeout_s=60, what="the end of the capture")
+        replica.look()
+        assert 0 < len(opened) <= 8
+        replica.finish()
+    for name in names:
+        assert rows_in_sqlite(copy, f"SELECT id FROM {name}") == [(7,)]
+
+
+def test_a_replica_of_which_nothing_can_be_kept_ends_with_the_reason(cli: Command, tmp_path: Path) -> None:
+    source = made(tmp_path / "shop.db", "CREATE TABLE users (id INTEGER PRIMARY KEY)")
+    taken = made(tmp_path / "taken.db", "CREATE TABLE users (id INTEGER PRIMARY KEY)")
+    told = cli("follow", source, "--into", f"sqlite:///{taken}")  # without --once: it ends all the same
+    assert told.exit_code == 2
+    assert "that is not Penstock's" in told.stderr
+
+
+def test_a_table_that_no_place_can_have_is_told_before_anything_is_made(cli: Command, tmp_path: Path) -> None:
+    source = made(
+        tmp_path / "shop.db",
+        "CREATE TABLE users (id INTEGER PRIMARY KEY)",
+        "CREATE TABLE users__rows (id INTEGER PRIMARY KEY)",
+    )
+    command = ["follow", source, "--into", f"sqlite:///{tmp_path / 'copy.db'}", "--once"]
+    told = cli(*command)
+    assert (told.exit_code, "users__rows" in told.stderr, "--table" in told.stderr) == (2, True, True)
+    assert rows_in_sqlite(source, "SELECT name FROM sqlite_schema WHERE name LIKE '%penstock%'") == []
+    assert cli(*command, "--table", "users").exit_code == 0
+
+
+def made(path: Path, *statements: str) -> Path:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+    return path
 
 
 def test_only_what_holds_rows_by_key_can_be_a_replica() -> None:

@@ -79,6 +79,13 @@ class Capture:
             "last_error": self.last_error,
         }
 
+    def left_out(self) -> list[str]:
+        """Tables that cannot be captured as they are, and so are nowhere; none if nobody answers."""
+        try:
+            return list(self.source.status(None).get("left_out", ()))
+        except PenstockError:
+            return []
+
     def drop(self) -> None:
         """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay."""
         with self._log.producer(f"{PRODUCER}{self.name}") as producer:  # whoever runs it can store no more

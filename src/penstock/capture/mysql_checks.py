@@ -97,6 +97,12 @@ def names(server: Server) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
+def keyless(server: Server) -> list[str]:
+    """Tables that are not captured, since nothing tells their rows apart."""
+    keys = _keys(server)
+    return [name for name in names(server) if not keys.get(name)]
+
+
 def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 

@@ -103,7 +103,9 @@ class MySQLSource:
     def status(self, position: Position | None) -> Mapping[str, Any]:
         with closing(Server(self._at)) as server:
             end, files = server.end(), server.files()
+            left_out = {"left_out": mysql_checks.keyless(server)} if self._wanted is None else {}
         found: dict[str, Any] = {"binlog": f"{end.file}:{end.pos}", "kept_bytes": sum(files.values())}
+        found |= left_out
         if position is not None:
             at = At.of(position)
             found["behind_bytes"] = _distance(at, files)

@@ -143,6 +143,16 @@ def _is_candidate(table: CatalogTable) -> bool:
     return table.kind in (ORDINARY, PARTITIONED) and table.persistence == PERMANENT and not table.is_partition
 
 
+def left_out(db: Connection[Any], catalog: Catalog) -> list[str]:
+    """Tables that are not captured unless they are named, and then refused: they need a key, and WAL."""
+    there = [
+        table
+        for table in catalog.tables(db)
+        if table.kind in (ORDINARY, PARTITIONED) and table.persistence != "t" and not table.is_partition
+    ]
+    return [table.name for table in catalog.described(db, there) if not (table.key and _is_candidate(table))]
+
+
 def _named(every: Sequence[CatalogTable], wanted: Sequence[str]) -> tuple[list[CatalogTable], list[Problem]]:
     by_name = {table.name: table for table in every}
     prefix = f"{DEFAULT_SCHEMA}."

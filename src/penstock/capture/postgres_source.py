@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from penstock.capture import postgres_slot
 from penstock.capture.pgoutput import Relation
 from penstock.capture.postgres_again import Again
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form, table_name
-from penstock.capture.postgres_checks import Found, Problem, checked, raise_if_any
+from penstock.capture.postgres_checks import Found, Problem, checked, left_out, raise_if_any
 from penstock.capture.postgres_connection import (
     Stream,
     address_of,
@@ -71,8 +72,9 @@ class PostgresSource:
         self.address = address_of(url)
         self._url, self._name = url, name
         self._wanted = None if tables is None else list(tables)
-        self._slot = check_name("slot", slot or f"penstock_{name}")
-        self._publication = check_name("publication", publication or f"penstock_{name}")
+        plain = f"penstock_{re.sub(r'[^a-z0-9_]', '_', name.lower())}"
+        self._slot = check_name("slot", slot or plain)
+        self._publication = check_name("publication", publication or plain)
         self._heartbeat_s, self._chunk_rows, self._step_rows = heartbeat_s, chunk_rows, step_rows
         self._catalog = Catalog(as_text)
         self._db: Connection[Any] | None = None
@@ -140,7 +142,9 @@ class PostgresSource:
 
     def status(self, position: Position | None) -> Mapping[str, Any]:
         with speaking_to(self.address), connect(self._url) as db:
-            return postgres_slot.status(db, self._slot, self._publication, position)
+            found = postgres_slot.status(db, self._slot, self._publication, position)
+            # With a catalogue of its own: this may be asked while another thread reads the stream.
+            return found if self._wanted is not None else {**found, "left_out": left_out(db, Catalog(()))}
 
     def drop(self) -> None:
         """A slot that is in use stays, and says so. A publication that we did not make stays."""

@@ -103,7 +103,10 @@ class Source(Protocol):
         """Whether the steps so far have told everything up to there."""
 
     def status(self, position: Position | None) -> Mapping[str, Any]:
-        """How far behind we are, and what the source keeps for us; readable, and plain JSON."""
+        """How far behind we are, and what the source keeps for us; readable, and plain JSON.
+
+        `left_out`: tables that it has and nobody has named, and that cannot be captured as they are.
+        """
 
     def drop(self) -> None:
         """Remove from the source everything that capture made there."""

@@ -65,6 +65,8 @@ def run(
 
     session = Session.of(ctx, home, as_json)
     with _captures(session, source, name, table) as captures:
+        for capture in captures:
+            tell_left_out(capture)
         running = Running(captures)
         running.start(once=once)
         try:
@@ -178,6 +180,13 @@ def export(
     with Session.of(ctx, home, as_json).log() as log:  # JSON lines in any case
         for line in exported(log.topic(changes).rows(), log.topic(rows).settings.key, source=origin):
             print(line)
+
+
+def tell_left_out(capture: Capture) -> None:
+    if left_out := capture.left_out():
+        output.note(
+            f"{capture.name}: left out, since they have no key or no WAL: {', '.join(sorted(left_out))}"
+        )
 
 
 def _check_tables(capture: Capture, tables: list[str]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import failure, output, words
+from penstock.cli.capture import tell_left_out
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.session import AsJson, Home, Session
 
@@ -57,6 +58,7 @@ def follow(
     with session.log(create=True) as log:
         replica = Replica(log, session.folder, Capture(log, chosen, database.open(chosen)), target)
         try:
+            tell_left_out(replica.capture)
             replica.start(once=once)
             with Interrupt().watching():  # also where Ctrl-C was ignored when we were started
                 _watch(replica, session)
