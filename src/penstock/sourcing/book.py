@@ -152,6 +152,7 @@ class Book(Generic[A]):
             if sequence is not None:
                 break
             if conflicts == aggregate._retries:
+                self._renew(aggregate, entries[0].version - 1)  # what the program has seen
                 raise CommandConflict(
                     self.name, aggregate.id, command, version=aggregate.version, retries=conflicts
                 )
@@ -191,7 +192,7 @@ class Book(Generic[A]):
         except BaseException:
             aggregate._is_ahead = True
             with contextlib.suppress(PenstockError):  # else the next command does it
-                self._renew(aggregate)
+                self._renew(aggregate, entries[0].version - 1)
             raise
 
     def _record(self, entries: Sequence[Entry]) -> int | None:
@@ -243,9 +244,9 @@ class Book(Generic[A]):
         getattr(aggregate, self.kinds.by_type[type(entry.event)].handler)(entry.event)
         aggregate._version, aggregate._changed_at = entry.version, entry.at
 
-    def _renew(self, aggregate: A) -> None:
-        """Bring an aggregate, in the program's hands, to what is recorded now."""
-        newer = self._load(aggregate.id) or self._new(aggregate.id)
+    def _renew(self, aggregate: A, version: int | None = None) -> None:
+        """Bring an aggregate, in the program's hands, to what is recorded now, or was at a version."""
+        newer = (version != 0 and self._load(aggregate.id, version)) or self._new(aggregate.id)
         for each in dataclasses.fields(aggregate):  # type: ignore[arg-type]
             setattr(aggregate, each.name, getattr(newer, each.name))
         aggregate._version, aggregate._changed_at = newer.version, newer.changed_at
