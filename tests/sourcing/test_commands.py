@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.sourcing.carts import Cart, CheckedOut, ItemAdded, Place
+from eventsourcing.persistence import OperationalError
+from tests.sourcing.carts import Cart, CheckedOut, ItemAdded, ItemRemoved, Place
 
 import penstock as ps
 from penstock.app.aggregates import AppAggregates
+from penstock.sourcing import Aggregate, applies, command
+from penstock.sourcing.book import _Snapshots
 
 Carts = AppAggregates[Cart]
 
@@ -134,3 +139,75 @@ def test_aggregates_are_listed_by_their_ids(carts: Carts) -> None:
     assert [(each.id, each.version) for each in carts.list()] == [("a", 2), ("b", 1), ("c", 1)]
     assert [each.id for each in carts.list(limit=2)] == ["a", "b"]
     assert carts.book.store.count() == 3
+
+
+@dataclass
+class Fragile(Aggregate):
+    """With an event that cannot always be applied."""
+
+    items: list[str] = field(default_factory=list)
+
+    @command
+    def take(self, item: str) -> ItemRemoved:
+        return ItemRemoved(item)
+
+    @command
+    def swap(self, item: str) -> list[Any]:
+        return [ItemAdded("new", 1), ItemRemoved(item)]
+
+    @applies
+    def _added(self, event: ItemAdded) -> None:
+        self.items.append(event.item)
+
+    @applies
+    def _removed(self, event: ItemRemoved) -> None:
+        self.items.remove(event.item)
+
+
+def test_an_event_that_its_aggregate_cannot_apply_is_not_recorded(place: Place, home: Path) -> None:
+    with place.carts(home, Fragile) as carts:
+        cart = carts["7"]
+        for wrong in (cart.take, cart.swap):
+            with pytest.raises(ValueError, match="not in list"):
+                wrong("apple")
+            assert (cart.items, cart.version, carts["7"].version) == ([], 0, 0)
+        assert cart.swap("new").version == 2
+
+
+def test_a_command_whose_snapshot_fails_has_been_recorded(
+    place: Place, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OperationalError("database or disk is full")
+
+    with place.carts(home, snapshot_every=2) as carts:
+        monkeypatch.setattr(_Snapshots, "keep", fails)
+        cart = carts["7"]
+        assert [cart.add("apple").version for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert carts["7"].items == {"apple": 5}
+
+
+def test_a_closed_app_takes_no_commands(place: Place, home: Path) -> None:
+    with place.carts(home) as carts:
+        cart = carts["7"]
+        cart.add("apple")
+    with pytest.raises(ps.PenstockError):
+        cart.add("apple")
+
+
+def test_after_a_store_that_failed_an_aggregate_goes_on_from_what_is_recorded(
+    carts: Carts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cart = carts["7"]
+    cart.add("apple")
+    with monkeypatch.context() as broken:
+        for name in ("insert_events", "select_events"):
+            broken.setattr(type(cart._decides.store.recorder), name, _out_of_reach)  # type: ignore[union-attr]
+        with pytest.raises(ps.StorageError):
+            cart.add("apple")
+    assert cart.add("bread").version == 2
+    assert cart.items == {"apple": 1, "bread": 1}
+
+
+def _out_of_reach(*_: object, **__: object) -> None:
+    raise OperationalError("disk I/O error")

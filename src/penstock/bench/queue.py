@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.bench import machine, queue_alternatives, workbench
 from penstock.bench.child import Child, Line
+from penstock.bench.queue_alternatives import Alternatives
 from penstock.bench.queue_brokers import Broker, ThroughPenstock, ThroughPika, bare_disk
 from penstock.bench.rabbitmq_server import throwaway
 from penstock.bench.report import Report, Result, Setting
@@ -60,12 +61,12 @@ def measure(sizes: Sizes, *, home: Path | None, progress: Progress) -> Report:
             peers = [ThroughPika("RabbitMQ, pika", address), ThroughPenstock("RabbitMQ, same API", address)]
         except NotSupported as reason:
             progress(f"without a peer: {reason.message}")
-        results = list(_one_by_one(sizes, folder, ours, peers, progress))
+        others = held.enter_context(queue_alternatives.opened(folder))
+        results = list(_one_by_one(sizes, folder, ours, peers, others, progress))
         results += _results(sizes, ours, peers, progress)
         progress("the same work as a log, and as a table of a database")
-        bodies = _bodies(sizes.batched)
-        others = queue_alternatives.measure(folder, bodies, sizes.each, sizes.rounds)
-        return Report("queue", facts, [*results, *others])
+        results += others.measure(_bodies(sizes.batched), sizes.each, sizes.attempts)
+        return Report("queue", facts, results)
 
 
 def _results(sizes: Sizes, ours: Broker, peers: Sequence[Broker], progress: Progress) -> Iterator[Result]:
@@ -113,16 +114,21 @@ def _beside(
 
 
 def _one_by_one(
-    sizes: Sizes, folder: Path, ours: Broker, peers: Sequence[Broker], progress: Progress
+    sizes: Sizes,
+    folder: Path,
+    ours: Broker,
+    peers: Sequence[Broker],
+    others: Alternatives,
+    progress: Progress,
 ) -> Iterator[Result]:
     """The disk's pace: so in short turns, all of them held open, beside the disk itself; the median counts.
 
     The best round would be whoever's luck it was that nobody else used the disk.
     """
-    name = "publish, one by one"
+    name, alternatives = "publish, one by one", others.publishers()
     progress(name)
     with ExitStack() as held:
-        publishers = {_DISK: held.enter_context(bare_disk(folder))}
+        publishers = {_DISK: held.enter_context(bare_disk(folder)), **alternatives}
         for broker in (ours, *peers):
             broker.clear(broker.queue)
             publishers[broker.name] = held.enter_context(broker.publisher(broker.queue))
@@ -140,6 +146,8 @@ def _one_by_one(
     limit = Result(f"{name}: of what the disk allows", found[ours.name] / found[_DISK], "", settings=settings)
     yield Result(_DISK, found[_DISK], "writes/s", settings=settings)
     yield limit
+    for each in alternatives:
+        yield Result(each, found[each], "messages/s", settings=settings)
 
 
 def _publish_all(publish: Callable[[bytes], object], bodies: Sequence[bytes]) -> None:

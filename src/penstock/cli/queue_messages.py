@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -20,7 +21,9 @@ from penstock.errors import BadOption
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.queue.consumer import QueueConsumer
     from penstock.queue.delivery import Delivery
+    from penstock.queue.queue import Queue
     from penstock.queue.queues import Queues
 
 _BATCH = 500
@@ -210,7 +213,7 @@ def _take_all(
 ) -> int:
     taken, put_back = 0, list[Any]()  # at the end: before, they would come again at once
     interrupt = Interrupt()
-    with interrupt.watching(), queues.open_queue(name).consume(prefetch=1) as consumer:
+    with interrupt.watching(), _taker(queues.open_queue(name)) as consumer:
         try:
             while count is None or taken < count:
                 delivery = consumer.get(timeout="1 second" if count is None else wait)
@@ -233,6 +236,16 @@ def _take_all(
         for delivery in put_back:
             delivery.nack(reason, delay=delay)
     return taken
+
+
+@contextmanager
+def _taker(queue: Queue) -> Iterator[Queue | QueueConsumer]:
+    """Asks for each message: a RabbitMQ sends a consumer no more than it may hold, and it may hold many."""
+    if not queue.settings.single_active_consumer:
+        yield queue
+        return
+    with queue.consume(prefetch=1) as consumer:
+        yield consumer
 
 
 def _line(session: Session, delivery: Delivery) -> str:

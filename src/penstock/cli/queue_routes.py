@@ -46,9 +46,6 @@ def bind(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="EXCHANGE", help="Where messages come from.")],
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Where they go.")],
-    kind: Annotated[
-        Kind, typer.Option("--kind", help="What the exchange is, on RabbitMQ, which does not say.")
-    ] = Kind.direct,
     pattern: Annotated[
         str,
         typer.Option(
@@ -62,8 +59,7 @@ def bind(
     """Let messages of an exchange whose key fits go to a queue."""
     session = Session.of(ctx, home, as_json)
     with queues_of(session) as queues:
-        known = "listing" in queues.capabilities
-        found = queues.open_exchange(name) if known else queues.exchange(name, kind.value)
+        found = queues.open_exchange(name)
         (found.unbind if remove else found.bind)(queue, pattern)
     if session.json:
         output.emit({"exchange": name, "queue": queue, "pattern": pattern, "bound": not remove})

@@ -2,7 +2,7 @@
 
 A transaction is committed into SQLite's write-ahead log without waiting for the disk, and the lock is free
 again. Whoever promised durability then syncs that log: the sync covers everything committed before it, by
-anybody, so those who come together share it. What is not synced (leases, acks) survives the death of a
+anybody; threads that come together share one. What is not synced (leases, acks) survives the death of a
 process; power loss may take it back, in the order in which it happened.
 
 Threads that come together share a transaction too: whoever gets the file does the work of all who wait.

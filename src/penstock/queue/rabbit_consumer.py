@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _CONNECT_FOR_S = 30.0
 _STEP_S = 0.5
 _PULL_S = 0.02
+_ON_ITS_WAY_S = 0.5  # what the broker is sending is waited for, also by who does not want to wait
 _SWEEP_S_MAX = 1.0
 
 
@@ -165,16 +166,17 @@ class RabbitConsumer:
             self._link.post(lambda _: self._begin())
 
     def _received(self, limit: int, timeout_s: float) -> list[Delivery]:
-        deadline = time.monotonic() + timeout_s
+        pulls = self._options.prefetch is None
+        deadline = time.monotonic() + (timeout_s if pulls else max(timeout_s, _ON_ITS_WAY_S))
         while True:
             self._sweep()
             self._reconnect()
             left_s = deadline - time.monotonic()
-            taken = self._pull(limit) if self._options.prefetch is None else self._pushed(limit, left_s)
+            taken = self._pull(limit) if pulls else self._pushed(limit, left_s)
             found = self._all_admitted(taken)
             if found or left_s <= 0 or self._closed:
                 return found
-            if self._options.prefetch is None:
+            if pulls:
                 time.sleep(min(_PULL_S, max(0.0, left_s)))
 
     def _pushed(self, limit: int, left_s: float) -> list[Held]:

@@ -22,6 +22,7 @@ from penstock.errors import (
     UnknownQueue,
     Unroutable,
 )
+from penstock.queue import rabbit_note
 from penstock.queue import rabbit_wire as wire
 from penstock.queue.delivery import DeadLetter
 from penstock.queue.message import HeaderValue, Message
@@ -48,7 +49,7 @@ class RabbitQueues:
         self._publisher = Publisher(self.server)
         self._clock = clock or SystemClock()
         self._mutex = threading.Lock()
-        self._declared: dict[str, QueueSettings] = {}
+        self._known: dict[str, QueueSettings] = {}
         self._kinds: dict[str, ExchangeKind] = {}
         self._replies: set[str] = set()
         self._later: dict[tuple[str, int], tuple[str, float]] = {}
@@ -62,11 +63,16 @@ class RabbitQueues:
     # ---- queues and exchanges --------------------------------------------------------------------
 
     def declare_queue(self, settings: QueueSettings) -> None:
-        known = self._declared.get(settings.name)
+        is_new = self._topology.ready(settings.name) is None
+        known = None if is_new else rabbit_note.read(self._topology, settings.name)
         if known is not None and (differing := settings.differing(known)):
             raise QueueDiffers("queue", settings.name, differing)
+        if is_new:  # before the queue, so that nobody finds that without it
+            rabbit_note.write(self._topology, settings)
         self._topology.declare(settings)
-        self._declared[settings.name] = settings
+        if not is_new and known is None:
+            rabbit_note.write(self._topology, settings)
+        self._known[settings.name] = settings
 
     def declare_reply_queue(self, name: str) -> None:
         self._replies.add(name)
@@ -75,17 +81,19 @@ class RabbitQueues:
         raise _lacks("alter")
 
     def queue_settings(self, name: str) -> QueueSettings:
-        if name in self._declared:
-            return self._declared[name]
-        if name not in self._replies and self._topology.ready(name) is None:
-            raise UnknownQueue(name, known=self._declared)
-        # Its limit of attempts is known to the broker alone.
-        return QueueSettings(name, max_attempts=None, dead_letters=name not in self._replies)
+        if name in self._replies:
+            return QueueSettings(name, max_attempts=None, dead_letters=False)
+        self._check(name)
+        # Of a queue that others have declared, the limit of attempts is known to the broker alone.
+        found = rabbit_note.read(self._topology, name) or QueueSettings(name, max_attempts=None)
+        self._known[name] = found
+        return found
 
     def delete_queue(self, name: str) -> None:
         self._check(name)
         self._topology.delete(name)
-        self._declared.pop(name, None)
+        rabbit_note.remove(self._topology, name)
+        self._known.pop(name, None)
 
     def queues(self) -> list[str]:
         raise _lacks("listing")
@@ -126,7 +134,7 @@ class RabbitQueues:
 
     def _check(self, queue: str) -> None:
         if self._topology.ready(queue) is None:
-            raise UnknownQueue(queue, known=[name for name in self._declared if name != queue])
+            raise UnknownQueue(queue, known=[name for name in self._known if name != queue])
 
     # ---- publishing ------------------------------------------------------------------------------
 
@@ -137,15 +145,15 @@ class RabbitQueues:
         while True:
             words = self._publisher.publish(rest)
             if "returned" in words:
-                self._declared.pop(queue, None)
-                raise UnknownQueue(queue, known=self._declared)
+                self._known.pop(queue, None)
+                raise UnknownQueue(queue, known=self._known)
             rest = [each for each, word in zip(rest, words, strict=True) if word == "refused"]
             if not rest:
                 return
             self._wait_for_room(queue, deadline, timeout_s)
 
     def _wait_for_room(self, queue: str, deadline: float, timeout_s: float) -> None:
-        settings = self._declared.get(queue)
+        settings = self._known.get(queue)
         limit = settings.max_length if settings else None
         if settings is None or settings.overflow != "block":
             raise QueueFull(queue, length_max=limit)
@@ -154,7 +162,7 @@ class RabbitQueues:
         time.sleep(min(_ROOM_PAUSE_S, max(0.0, deadline - time.monotonic())))
 
     def _check_sizes(self, queue: str, messages: Sequence[Message]) -> None:
-        settings = self._declared.get(queue) or QueueSettings(queue)
+        settings = self._known.get(queue) or QueueSettings(queue)
         for message in messages:
             if len(message.body) > settings.max_message_bytes:
                 raise MessageTooLarge(
@@ -246,7 +254,7 @@ class RabbitQueues:
     def stats(self, queue: str) -> QueueStats:
         found = self._topology.ready(queue)
         if found is None:
-            raise UnknownQueue(queue, known=[name for name in self._declared if name != queue])
+            raise UnknownQueue(queue, known=[name for name in self._known if name != queue])
         dead = self._topology.ready(dead_name(queue))
         return QueueStats(queue, found[0], dead[0] if dead else 0, consumers=found[1])
 

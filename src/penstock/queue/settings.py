@@ -16,7 +16,7 @@ from penstock.queue.message import PRIORITY_MAX
 Overflow = Literal["drop_oldest", "reject", "block"]
 ExchangeKind = Literal["direct", "topic", "fanout"]
 _NAME_MAX = 200  # a backend adds an ending of its own
-_RESERVED = (".dead", ".later")
+_RESERVED = (".dead", ".later", ".settings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class Aggregate:
     _decides: Decides | None = None
     _by: str | None = None
     _retries = 0
+    _is_ahead = False  # of what is recorded
 
     @property
     def id(self) -> str:
@@ -96,7 +97,7 @@ def command(method: Callable[Concatenate[A, P], object]) -> Callable[Concatenate
 def applies(handler: H) -> H:
     """Decorate a method that says what an event does to the state; its annotation says which event.
 
-    It may not fail and not ask: what has happened, has happened.
+    It may not ask, and not fail: an event that it cannot apply is not recorded.
     """
     setattr(handler, APPLIES, True)
     return handler

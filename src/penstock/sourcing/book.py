@@ -23,6 +23,8 @@ from penstock.errors import (
     BadOption,
     CommandConflict,
     CommandRefused,
+    PenstockError,
+    StorageError,
     SubjectForgotten,
     UnknownAggregate,
     VersionOutOfRange,
@@ -140,24 +142,24 @@ class Book(Generic[A]):
     def execute(self, aggregate: A, decide: Callable[[A], object], *, command: str) -> Receipt:
         """Decide and record, again with the newer state where somebody else was faster."""
         command_id, conflicts = str(uuid.uuid4()), 0
+        if aggregate._is_ahead:
+            self._renew(aggregate)
         while True:
             entries = self._decided(aggregate, decide, command, command_id)
             if not entries:
                 return Receipt(self.name, aggregate.id, aggregate.version, (), self.recorded(), conflicts)
-            sequence = self._record(entries)
+            sequence = self._happen(aggregate, entries)
             if sequence is not None:
                 break
             if conflicts == aggregate._retries:
+                self._renew(aggregate, entries[0].version - 1)  # what the program has seen
                 raise CommandConflict(
                     self.name, aggregate.id, command, version=aggregate.version, retries=conflicts
                 )
             conflicts += 1
             time.sleep(random.random() * _PAUSE_S * conflicts)
             self._renew(aggregate)
-        before = aggregate.version
-        for entry in entries:
-            self._apply(aggregate, entry)
-        self._snapshot_if_due(aggregate.id, before, aggregate.version)
+        self._snapshot_if_due(aggregate.id, entries[0].version - 1, aggregate.version)
         return Receipt(self.name, aggregate.id, aggregate.version, tuple(entries), sequence, conflicts)
 
     def _decided(
@@ -180,6 +182,18 @@ class Book(Generic[A]):
         ]
         self._check(entries)
         return entries
+
+    def _happen(self, aggregate: A, entries: Sequence[Entry]) -> int | None:
+        """Apply, then record: what its aggregate cannot take would stop every later load of it."""
+        try:
+            for entry in entries:
+                self._apply(aggregate, entry)
+            return self._record(entries)
+        except BaseException:
+            aggregate._is_ahead = True
+            with contextlib.suppress(PenstockError):  # else the next command does it
+                self._renew(aggregate, entries[0].version - 1)
+            raise
 
     def _record(self, entries: Sequence[Entry]) -> int | None:
         """The sequence of the last of them; None when somebody else was faster."""
@@ -230,20 +244,22 @@ class Book(Generic[A]):
         getattr(aggregate, self.kinds.by_type[type(entry.event)].handler)(entry.event)
         aggregate._version, aggregate._changed_at = entry.version, entry.at
 
-    def _renew(self, aggregate: A) -> None:
-        """Bring an aggregate, in the program's hands, to what is recorded now."""
-        newer = self._load(aggregate.id) or self._new(aggregate.id)
+    def _renew(self, aggregate: A, version: int | None = None) -> None:
+        """Bring an aggregate, in the program's hands, to what is recorded now, or was at a version."""
+        newer = (version != 0 and self._load(aggregate.id, version)) or self._new(aggregate.id)
         for each in dataclasses.fields(aggregate):  # type: ignore[arg-type]
             setattr(aggregate, each.name, getattr(newer, each.name))
         aggregate._version, aggregate._changed_at = newer.version, newer.changed_at
+        aggregate._is_ahead = False
 
     def _snapshot_if_due(self, id: str, before: int, after: int) -> None:
         """Of a state that is loaded for it: one that a command has spoilt must not be kept."""
         if not self._every or before // self._every == after // self._every:
             return
-        state = self._load(id, after)
-        assert state is not None and state.changed_at is not None
-        with self._told():
+        # The command has been recorded, and says so; without this one, loading takes longer until the next.
+        with contextlib.suppress(StorageError), self._told():
+            state = self._load(id, after)
+            assert state is not None and state.changed_at is not None
             self._snapshots.keep(Snapshot(id, state.version, state, state.changed_at))
 
     def _newest(self, id: str) -> int:

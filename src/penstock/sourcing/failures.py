@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eventsourcing.persistence import IntegrityError, InterfaceError, OperationalError, PersistenceError
+from eventsourcing.persistence import (
+    ConnectionPoolClosedError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    PersistenceError,
+)
 
 from penstock.errors import DiskFull, LockTimeout, StorageError, Unreachable
 
@@ -17,6 +23,8 @@ def told(store: str, *, server: bool) -> Iterator[None]:
         yield
     except IntegrityError:
         raise
+    except ConnectionPoolClosedError as error:
+        raise StorageError("the app of these aggregates was closed.", hint="open it anew") from error
     except PersistenceError as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if "locked" in reason or "lock timeout" in reason:

@@ -23,13 +23,17 @@ shared between tests.
 
 import pytest
 
-_CHAPTERS = ("backend", "consuming", "dead_letters", "exchanges", "limits", "publishing", "requests", "time")
+_CHAPTERS = (
+    "backend", "consuming", "dead_letters", "exchanges", "limits", "opening", "publishing", "requests",
+    "time",
+)  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{chapter}" for chapter in _CHAPTERS))
 
 from penstock.testing.queue_contract.consuming import Consuming  # noqa: E402
 from penstock.testing.queue_contract.dead_letters import DeadLetters  # noqa: E402
 from penstock.testing.queue_contract.exchanges import Exchanges  # noqa: E402
 from penstock.testing.queue_contract.limits import Limits  # noqa: E402
+from penstock.testing.queue_contract.opening import Opening  # noqa: E402
 from penstock.testing.queue_contract.publishing import Publishing  # noqa: E402
 from penstock.testing.queue_contract.requests import Requests  # noqa: E402
 from penstock.testing.queue_contract.time import Time  # noqa: E402
@@ -37,5 +41,5 @@ from penstock.testing.queue_contract.time import Time  # noqa: E402
 __all__ = ["QueueContract"]
 
 
-class QueueContract(Publishing, Consuming, Time, Limits, DeadLetters, Exchanges, Requests):
+class QueueContract(Publishing, Consuming, Time, Limits, DeadLetters, Exchanges, Requests, Opening):
     """All chapters of the contract. Override `queues`, `reopen`, `crash` and `pass_time`."""
