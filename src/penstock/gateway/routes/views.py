@@ -102,7 +102,12 @@ async def view_rows(
     if after is not None:
         await _until_shown(gateway, view, after, min(timeout, gateway.limits.wait_s))
     work = gateway.scan if as_of is not None or where is not None else gateway.read
-    return Json(await work(views.rows_of, gateway.app, view, wish, scanned_max=gateway.limits.scanned_rows))
+    limits = gateway.limits
+    found = await work(
+        views.rows_of, gateway.app, view, wish,
+        scanned_max=limits.scanned_rows, size_bytes_max=limits.page_bytes,
+    )  # fmt: skip
+    return Json(found)
 
 
 @routes.get("/tables", summary="List tables.", response_model=TableList, **needs("read"))
@@ -125,9 +130,11 @@ async def table_rows(
 ) -> Response:
     """Of each key the newest version, or the one that was valid `as_of` a time; in the order of the key."""
     wish = _wish(key, where, as_of, limit, skip)
+    limits = gateway.limits
     found = await gateway.scan(
-        views.table_rows_of, gateway.app, table, wish, scanned_max=gateway.limits.scanned_rows
-    )
+        views.table_rows_of, gateway.app, table, wish,
+        scanned_max=limits.scanned_rows, size_bytes_max=limits.page_bytes,
+    )  # fmt: skip
     return Json(found)
 
 
