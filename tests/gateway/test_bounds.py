@@ -202,6 +202,31 @@ def test_slow_readers_of_what_lies_far_back_take_little_memory(home: Path, repor
     app.close()
 
 
+def test_a_feed_has_a_bound_of_rows_also_when_they_come_later(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(feed_rows=3))) as served:
+        app.topics["users"].append([{"id": number, "name": "Ann"} for number in range(3)])
+        with served.events("/tables/users/changes") as stream:
+            assert [event.kind for event in stream.take(4)] == [*["insert"] * 3, "current"]
+            app.topics["users"].delete({"id": 0})
+            app.topics["users"].append([{"id": number, "name": "Bob"} for number in (3, 4)])
+            *told, last = list(stream)
+        assert [event.kind for event in told] == ["delete", "insert"]
+        assert "more than 3 rows" in last.data["error"]["message"]
+    app.close()
+
+
+def test_who_comes_back_after_too_much_begins_anew(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(replay_bytes=2_000))) as served:
+        app.topics["users"].append({"id": 1, "name": "Ann"})
+        with served.events("/tables/users/changes") as stream:
+            place = stream.take(2)[-1].id or ""
+        app.topics["users"].append([{"id": number, "name": "x" * 300} for number in range(9)])
+        assert served.get("/tables/users/changes", headers={"Last-Event-ID": place}).status_code == 410
+    app.close()
+
+
 def test_slow_readers_are_dropped_and_a_fast_one_misses_nothing(home: Path, report: object) -> None:
     """Five hundred that read nothing beside one that reads everything: memory stays bounded."""
     assert callable(report)

@@ -22,7 +22,7 @@ class Limits:
     scanned_rows: int = 1_000_000  # looked at for one answer with a filter
     subscribers: int = 1_000
     channels: int = 64  # topics, views and tables that are followed at the same time
-    replay_bytes: int = 4 << 20  # the newest events of a channel, kept for those who come back
+    replay_bytes: int = 4 << 20  # events that are kept, or read once more, for those who come back
     behind_bytes: int = 1 << 20  # what a subscriber may leave unread before it is dropped
     feed_rows: int = 200_000  # rows of a view or table that can be subscribed to
     members: int = 256  # group members that are held for HTTP clients
