@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,17 @@ def test_more_bodies_than_there_is_room_for_are_told_to_come_back(small: Served)
         assert (answer.status_code, answer.json()["error"]["type"]) == (429, "Busy")
         assert int(answer.headers["Retry-After"]) >= 1
     wait_until(lambda: small.gateway.bodies_bytes == 0, timeout_s=WAIT_S)
+
+
+def test_more_connections_than_there_is_room_for_are_told_to_come_back(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(connections=3))) as served, ExitStack() as opened:
+        for _ in range(2):
+            opened.enter_context(_connection(served))
+        answer = requests.get(f"{served.url}/health/live", timeout=WAIT_S)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (429, "Busy")
+        assert int(answer.headers["Retry-After"]) >= 1
+    app.close()
 
 
 def test_more_subscribers_than_there_is_room_for_are_told_to_come_back(small: Served) -> None:
