@@ -116,6 +116,9 @@ def test_an_open_address_with_tls_answers_who_has_a_token(log: Command, tls: tup
             assert "max-age" in answer.headers["Strict-Transport-Security"]
             foreign = client.get("api/v1/topics", headers={**known, "Host": "evil.example"})
             assert foreign.status_code == 403
+            (log.home / "gateway" / "tokens.json").unlink()
+            for nobody in ({}, known):
+                assert client.get("api/v1/topics", headers=nobody).status_code == 401
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{port}/api/v1/topics", headers=known, timeout=60)
         process.send_signal(signal.SIGINT)

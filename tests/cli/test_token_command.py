@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,20 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(
 def test_a_role_that_there_is_not_is_refused(cli: Command) -> None:
     assert cli("token", "create", "ann", "--role", "king").exit_code == 2
     assert cli.json("token", "list") == {"tokens": []}
+
+
+def test_what_is_revoked_stays_revoked_whoever_changes_tokens_meanwhile(home: Path) -> None:
+    """Each with its own file of what it knows, as processes are."""
+    kept = [
+        Tokens(home, now_us=lambda: 1).create(f"old-{number}", "read", lasts_us=None) for number in range(8)
+    ]
+
+    def change(number: int) -> str:
+        mine = Tokens(home, now_us=lambda: 1)
+        mine.revoke(f"old-{number}")
+        return mine.create(f"new-{number}", "read", lasts_us=None)
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(change, range(8)))
+    assert [_known(home, token) for token in kept] == [None] * 8
+    assert [_known(home, token) for token in made] == ["read"] * 8

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import resource
+import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,17 @@ def test_more_bodies_than_there_is_room_for_are_told_to_come_back(small: Served)
     wait_until(lambda: small.gateway.bodies_bytes == 0, timeout_s=WAIT_S)
 
 
+def test_more_connections_than_there_is_room_for_are_told_to_come_back(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(connections=3))) as served, ExitStack() as opened:
+        for _ in range(2):
+            opened.enter_context(_connection(served))
+        answer = requests.get(f"{served.url}/health/live", timeout=WAIT_S)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (429, "Busy")
+        assert int(answer.headers["Retry-After"]) >= 1
+    app.close()
+
+
 def test_more_subscribers_than_there_is_room_for_are_told_to_come_back(small: Served) -> None:
     opened = [small.events("/topics/notes/tail").__enter__() for _ in range(3)]
     answer = small.get("/topics/notes/tail")
@@ -135,13 +147,96 @@ def test_more_subscribers_than_there_is_room_for_are_told_to_come_back(small: Se
     wait_until(lambda: small.gateway.channels.subscribers == 0, timeout_s=WAIT_S)
 
 
-def _subscribe(served: Served) -> http.client.HTTPConnection:
+def test_an_answer_holds_so_many_bytes_and_leads_to_the_rest(home: Path) -> None:
+    app = shop(home)
+    app.topics["notes"].append([{"text": f"{number}{'x' * 3_000}"} for number in range(10)])
+    app.topics["users"].append([{"id": number, "name": "x" * 3_000} for number in range(10)])
+    with serving(app, Settings(limits=Limits(page_bytes=10_000))) as served:
+        offsets, start, sizes = [], "earliest", []
+        while start != "0:10":
+            page = served.get("/topics/notes/records", params={"from": start, "limit": 1_000}).json()
+            offsets += [record["offset"] for record in page["records"]]
+            sizes.append(len(page["records"]))
+            start = page["next"]
+        assert (offsets, sizes, page["at_end"]) == (list(range(10)), [4, 4, 2], True)
+        newest = served.get("/topics/notes/records", params={"last": 1_000}).json()
+        assert [record["offset"] for record in newest["records"]] == [7, 8, 9]
+        ids, skip = [], 0
+        while skip is not None:
+            rows = served.get("/tables/users/rows", params={"skip": skip, "limit": 1_000}).json()
+            assert len(rows["rows"]) <= 3
+            ids += [row["id"] for row in rows["rows"]]
+            skip = rows["next"]
+        assert ids == list(range(10))
+        member = served.post("/groups/mailer/topics/notes/members").json()["member"]
+        polled = served.post(f"/members/{member}/poll", json={"limit": 1_000, "wait_s": 10}).json()
+        assert ([record["offset"] for record in polled["records"]], polled["partitions"]) == (
+            [0, 1, 2, 3],
+            {"0": 4},
+        )
+    app.close()
+
+
+def _peak_mib(*, anew: bool = False) -> float:
+    """The most memory this process had; `anew`: from now on, whatever earlier tests took."""
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    (line,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    return int(line) / 1024
+
+
+def _subscribe(served: Served, query: str = "") -> http.client.HTTPConnection:
     host, port = served.url.removeprefix("http://").split(":")
     client = http.client.HTTPConnection(host, int(port), timeout=WAIT_S)
     client.connect()
     client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    client.request("GET", "/api/v1/topics/notes/tail")
+    client.request("GET", f"/api/v1/topics/notes/tail{query}")
     return client
+
+
+def test_slow_readers_of_what_lies_far_back_take_little_memory(home: Path, report: object) -> None:
+    assert callable(report)
+    app = shop(home)
+    count, clients, text = 1_000, 60, "x" * 20_000
+    for _ in range(0, count, 100):
+        app.topics["notes"].append([{"text": text}] * 100)
+    with serving(app) as served:
+        before_mib = _peak_mib(anew=True)
+        slow = [_subscribe(served, "?from=earliest") for _ in range(clients)]
+        wait_until(lambda: served.gateway.channels.subscribers == clients, timeout_s=WAIT_S)
+        with served.events("/topics/notes/tail?from=earliest") as fast:
+            assert [event.data["offset"] for event in fast.take(count)] == list(range(count))
+        grown_mib = _peak_mib() - before_mib
+        report(f"gateway: {clients} slow clients, each 20 MB behind: memory grew by {grown_mib:.0f} MiB")
+        assert grown_mib < 400  # to hold what each has yet to read would take 1.2 GB
+        for client in slow:
+            client.close()
+    app.close()
+
+
+def test_a_feed_has_a_bound_of_rows_also_when_they_come_later(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(feed_rows=3))) as served:
+        app.topics["users"].append([{"id": number, "name": "Ann"} for number in range(3)])
+        with served.events("/tables/users/changes") as stream:
+            assert [event.kind for event in stream.take(4)] == [*["insert"] * 3, "current"]
+            app.topics["users"].delete({"id": 0})
+            app.topics["users"].append([{"id": number, "name": "Bob"} for number in (3, 4)])
+            *told, last = list(stream)
+        assert [event.kind for event in told] == ["delete", "insert"]
+        assert "more than 3 rows" in last.data["error"]["message"]
+    app.close()
+
+
+def test_who_comes_back_after_too_much_begins_anew(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(replay_bytes=2_000))) as served:
+        app.topics["users"].append({"id": 1, "name": "Ann"})
+        with served.events("/tables/users/changes") as stream:
+            place = stream.take(2)[-1].id or ""
+        app.topics["users"].append([{"id": number, "name": "x" * 300} for number in range(9)])
+        assert served.get("/tables/users/changes", headers={"Last-Event-ID": place}).status_code == 410
+    app.close()
 
 
 def test_slow_readers_are_dropped_and_a_fast_one_misses_nothing(home: Path, report: object) -> None:
@@ -153,7 +248,7 @@ def test_slow_readers_are_dropped_and_a_fast_one_misses_nothing(home: Path, repo
         slow = [_subscribe(served) for _ in range(SLOW)]
         wait_until(lambda: served.gateway.channels.subscribers == SLOW, timeout_s=WAIT_S)
         with served.events("/topics/notes/tail") as fast:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            before_mib = _peak_mib(anew=True)
             count, text = 2_000, "x" * 2_000
             began = time.monotonic()
             events = iter(fast)
@@ -162,7 +257,7 @@ def test_slow_readers_are_dropped_and_a_fast_one_misses_nothing(home: Path, repo
                 app.topics["notes"].append([{"text": text}] * 50)
                 heard += [next(events).data["offset"] for _ in range(50)]
             took_s = time.monotonic() - began
-            grown_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+            grown_mib = _peak_mib() - before_mib
         assert heard == list(range(count))
         wait_until(lambda: served.gateway.measures.dropped == SLOW, timeout_s=WAIT_S)
         report(

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from tests.gateway.served import Event, Served
+from tests.waiting import wait_until
+
+from penstock.log.embedded import EmbeddedLog
 
 CHANGES = "/tables/users/changes"
 
@@ -137,3 +140,34 @@ def test_metrics_are_in_the_format_of_prometheus(served: Served) -> None:
     assert "penstock_http_appended_records_total 1" in text
     for line in text.splitlines():
         assert line.startswith("# ") or len(line.rsplit(" ", 1)) == 2
+
+
+def _joined(served: Served, topic: str) -> str:
+    member: str = served.post(f"/groups/mailer/topics/{topic}/members").json()["member"]
+    return f"/members/{member}/poll"
+
+
+def test_a_member_hears_again_what_was_lost_on_the_way(served: Served) -> None:
+    served.app.topics["notes"].append([{"text": str(number)} for number in range(4)])
+    poll = _joined(served, "notes")
+    first = served.post(poll, json={"limit": 2, "wait_s": 10}).json()
+    for _ in range(2):  # the first of these answers did not come
+        again = served.post(poll, json={"from": first["partitions"]}).json()
+        assert [record["value"]["text"] for record in again["records"]] == ["2", "3"]
+    assert served.post(poll, json={"from": {"0": 5}}).status_code == 416
+
+
+def test_what_retention_took_of_one_partition_skips_nothing_of_another(served: Served) -> None:
+    log, topic = served.app.log, served.app.topics["page_views"]
+    poll = _joined(served, "page_views")
+    wait_until(lambda: len(served.post(poll).json()["partitions"]) == 2, what="both partitions")
+    log.alter_topic("page_views", segment_bytes=1, retention_bytes=0)
+    for page in ("gone", "there"):
+        topic.append({"user_id": 1, "page": page}, partition=1)
+    assert isinstance(log.port, EmbeddedLog)
+    log.port.maintain("page_views", 1)
+    topic.append({"user_id": 1, "page": "kept"}, partition=0)
+    lost = served.post(poll)
+    assert (lost.status_code, lost.json()["error"]["type"]) == (410, "RecordsLost")
+    found = [record["value"]["page"] for record in served.post(poll).json()["records"]]
+    assert found == ["kept", "there"]

@@ -101,3 +101,14 @@ def test_a_message_that_cannot_be_stored_is_refused(served: Served, fields: str)
 def test_a_queue_that_is_not_there_is_not_made(served: Served) -> None:
     answer = served.post("/queues/mials/messages", json={"body": 1})
     assert (answer.status_code, answer.json()["error"]["type"]) == (404, "UnknownQueue")
+
+
+@pytest.mark.parametrize(("deed", "cause"), [("nack", "attempts"), ("reject", "rejected")])
+def test_what_needs_no_body_is_done_without_one(served: Served, deed: str, cause: str) -> None:
+    with ps.open_queues(served.app.home) as queues:
+        queues.queue("mails", max_attempts=1)
+    served.post("/queues/mails/messages", json={"body": 1})
+    (message,) = served.post("/queues/mails/get").json()["messages"]
+    assert served.post(f"/queues/mails/deliveries/{message['receipt']}/{deed}").status_code == 204
+    assert served.get("/queues/mails/dead").json()["letters"][0]["cause"] == cause
+    assert served.post("/queues/mails/redrive").json() == {"redriven": 1}

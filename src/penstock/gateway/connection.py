@@ -8,10 +8,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.errors import as_object
+from penstock.errors import PenstockError, as_object
 from penstock.gateway.json import dumps
 from penstock.gateway.problems import MEANINGS
-from penstock.gateway.refusals import BadRequest
+from penstock.gateway.refusals import BadRequest, Busy
 
 ABORT = "penstock.abort"
 _HEADER_BYTES_MAX = 64 << 10
@@ -56,6 +56,10 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_due.cancel()
+        most = self.config.limit_concurrency
+        if not self._is_refused and most is not None and len(self.connections) >= most:
+            self._is_refused = True
+            self.transport.write(_too_many())
         if self._is_refused:
             self.transport.close()
         else:
@@ -82,8 +86,17 @@ class Connection(HttpToolsProtocol):
 
 def _too_large() -> bytes:
     refused = BadRequest(431, MEANINGS[431], hint=f"{_HEADER_BYTES_MAX:,} bytes at most")
-    told = dumps({"error": as_object(refused)})
+    return _last_answer(b"431 Request Header Fields Too Large", refused)
+
+
+def _too_many() -> bytes:
+    refused = Busy("too many connections are open", retry_after_s=5)
+    return _last_answer(b"429 Too Many Requests\r\nRetry-After: 5", refused)
+
+
+def _last_answer(head: bytes, error: PenstockError) -> bytes:
+    told = dumps({"error": as_object(error)})
     return (
-        b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(told), told)
+        b"HTTP/1.1 %s\r\nConnection: close\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (head, len(told), told)
     )

@@ -25,6 +25,7 @@ class FeedTail:
 
     def run(self, line: Line) -> None:
         rows: dict[str, bytes] = {}
+        count = 0
         places: Places | None = None  # None until all rows there are have been told
         with self._app.subscribe(self._name, where=self._where) as feed:
             self._feed = feed
@@ -33,7 +34,8 @@ class FeedTail:
                     return
                 if places is None and change.op != "current":
                     rows[_key(change)] = _row(change)
-                    self._check(len(rows))
+                    count = len(rows)
+                    self._check(count)
                     continue
                 assert change.position is not None, "it is current"
                 now = places_of(change.position)
@@ -41,6 +43,8 @@ class FeedTail:
                     line.begin(rows, now, change.position)
                     rows = {}
                 else:
+                    count += (change.op == "insert") - (change.op == "delete")
+                    self._check(count)
                     line.hand([_entry(change, places, now)], now, change.position)
                 places = now
 

@@ -37,6 +37,7 @@ from penstock.schema import RecordSchema, did_you_mean
 
 TEXT_MAX = 2_000
 _DEPTH_MAX = 32
+_JOINED_MAX = 200  # each lies within the next, and so do the calls that type and compute them
 _WORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<text>'(?:[^']|'')*')|(?P<quoted>`[^`]+`)"
@@ -92,7 +93,7 @@ def _guarded(holds: Callable[[pa.RecordBatch], Bools]) -> Callable[[pa.RecordBat
 
 class _Parser:
     def __init__(self, text: str, columns: pa.Schema) -> None:
-        self._text, self._columns, self._depth = text, columns, 0
+        self._text, self._columns, self._depth, self._joined = text, columns, 0, 0
         if len(text) > TEXT_MAX:
             raise BadQuery(text, TEXT_MAX, f"it has more than {TEXT_MAX:,} characters")
         self._tokens = self._split()
@@ -132,6 +133,17 @@ class _Parser:
             return token
         return None
 
+    def _joins(self, *texts: str) -> _Token | None:
+        """As `_take`, for what joins two sides. So many of these, and no more."""
+        token = self._take(*texts)
+        if token is not None:
+            self._joined += 1
+            if self._joined > _JOINED_MAX:
+                raise BadQuery(
+                    self._text, token.at, f"more than {_JOINED_MAX} of and, or, + - * /", hint="column in (…)"
+                )
+        return token
+
     def _need(self, text: str) -> None:
         if self._take(text) is None:
             raise self._wrong(f"{text!r} was expected, not {self._peek().text!r}")
@@ -146,14 +158,14 @@ class _Parser:
         if self._depth > _DEPTH_MAX:
             raise self._wrong(f"it is nested more than {_DEPTH_MAX} deep")
         found = self._both()
-        while self._take("or"):
+        while self._joins("or"):
             found = found | self._both()
         self._depth -= 1
         return found
 
     def _both(self) -> Expression:
         found = self._one()
-        while self._take("and"):
+        while self._joins("and"):
             found = found & self._one()
         return found
 
@@ -192,13 +204,13 @@ class _Parser:
 
     def _sum(self) -> Expression:
         found = self._product()
-        while sign := self._take("+", "-"):
+        while sign := self._joins("+", "-"):
             found = Call(sign.text, (found, self._product()))
         return found
 
     def _product(self) -> Expression:
         found = self._atom()
-        while sign := self._take("*", "/"):
+        while sign := self._joins("*", "/"):
             found = Call(sign.text, (found, self._atom()))
         return found
 
@@ -242,9 +254,10 @@ class _Parser:
         is_number = isinstance(value.value, float) and pa.types.is_decimal(field.type)
         if not (is_text or is_number):
             return value
-        schema = RecordSchema.of(pa.schema([field.with_nullable(True)]))
+        name = field.name.lstrip("_") or field.name  # a schema takes no name that every record has
+        schema = RecordSchema.of(pa.schema([field.with_nullable(True).with_name(name)]))
         try:
-            found: Any = from_json(schema, {field.name: value.value})[field.name]
+            found: Any = from_json(schema, {name: value.value})[name]
         except PenstockError as error:
             raise BadQuery(self._text, 1, error.message.rstrip("."), hint=error.hint) from error
         return Literal(_zoned(found, field.type))

@@ -52,7 +52,7 @@ class Gateway:
         self.guard = Guard(self.tokens, open_to_all=self.settings.open_to_all)
         self.channels = Channels(self.limits, self.measures)
         self.keys = Keys(app)
-        self.members = Members(app, members_max=self.limits.members)
+        self.members = Members(app, members_max=self.limits.members, answer_bytes_max=self.limits.page_bytes)
         self.jobs = Jobs(self.settings.source, surroundings(app), now_us=self.clock.now_us)
         self.handed = Handed(app.home, most=self.limits.handed)
         self.ended = False  # no new streams, and those there are end

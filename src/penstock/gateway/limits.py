@@ -17,11 +17,12 @@ class Limits:
     writers: int = 16  # threads that append: those that come together share a sync
     scans: int = 2  # threads for what reads a whole table or topic
     waiting: int = 1_000  # requests that wait for a thread, for each kind: as many as may subscribe at once
-    page_rows: int = 10_000  # rows of one answer
+    page_bytes: int = 16 << 20  # records or rows of one answer, as they are stored
+    caught_up_bytes: int = 256 << 10  # of that, for a client of a stream that lies far back
     scanned_rows: int = 1_000_000  # looked at for one answer with a filter
     subscribers: int = 1_000
     channels: int = 64  # topics, views and tables that are followed at the same time
-    replay_bytes: int = 4 << 20  # the newest events of a channel, kept for those who come back
+    replay_bytes: int = 4 << 20  # events that are kept, or read once more, for those who come back
     behind_bytes: int = 1 << 20  # what a subscriber may leave unread before it is dropped
     feed_rows: int = 200_000  # rows of a view or table that can be subscribed to
     members: int = 256  # group members that are held for HTTP clients

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.app.app import App
 from penstock.errors import NotOwner, OffsetOutOfRange, RecordsLost
-from penstock.gateway.facts.records import Record, record_of
+from penstock.gateway.facts.records import Chosen, Record
 from penstock.gateway.refusals import BadRequest, Busy
 from penstock.log.port import Assignment, Member
 from penstock.log.topic import Topic
@@ -69,8 +69,16 @@ class _Held:
 class Members:
     """Thread-safe. `now_s`: a clock that never goes back."""
 
-    def __init__(self, app: App, *, members_max: int, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        members_max: int,
+        answer_bytes_max: int,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._app, self._most, self._now_s = app, members_max, now_s
+        self._answer_bytes_max = answer_bytes_max
         self._held: dict[str, _Held] = {}
         self._mutex = threading.Lock()
 
@@ -89,14 +97,17 @@ class Members:
             self._held[name] = _Held(member, opened, group, start, lease_s, self._now_s())
         return Joined(name, group, topic, lease_s)
 
-    def poll(self, name: str, *, limit: int) -> Polled:
-        """Renew the lease and read on. Raises UnknownMember, RecordsLost."""
+    def poll(self, name: str, *, limit: int, start: Mapping[int, int] | None = None) -> Polled:
+        """Renew the lease and read on, from `start` where it is given. Raises UnknownMember, RecordsLost."""
         held = self._found(name)
         with held.mutex:
             held.polled_s = self._now_s()
             assignment = held.member.poll()
             _take(held, assignment)
-            records = _read(held, limit)
+            own = {number: at for number, at in (start or {}).items() if number in held.next}
+            _check(held, own)
+            held.next.update(own)
+            records = _read(held, Chosen(limit, self._answer_bytes_max))
             return Polled(records, {str(n): at for n, at in held.next.items()}, assignment.waiting)
 
     def commit(self, name: str, offsets: Mapping[int, int]) -> None:
@@ -106,11 +117,7 @@ class Members:
             foreign = [number for number in offsets if number not in held.next]
             if foreign:
                 raise NotOwner(held.group, held.topic.name, foreign)
-            bounds = held.topic.bounds()
-            for number, offset in offsets.items():
-                start, end = bounds[number]
-                if not start <= offset <= end:
-                    raise OffsetOutOfRange(held.topic.name, number, offset, start=start, end=end)
+            _check(held, offsets)
             held.member.commit(offsets)
 
     def topic_of(self, name: str) -> str:
@@ -147,6 +154,14 @@ class Members:
         return held
 
 
+def _check(held: _Held, offsets: Mapping[int, int]) -> None:
+    bounds = held.topic.bounds() if offsets else {}
+    for number, offset in offsets.items():
+        start, end = bounds[number]
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(held.topic.name, number, offset, start=start, end=end)
+
+
 def _take(held: _Held, assignment: Assignment) -> None:
     """Begin with partitions that are new, let go of those that are not ours any more."""
     revoked = [number for number, owned in assignment.partitions.items() if owned.revoked]
@@ -161,17 +176,25 @@ def _take(held: _Held, assignment: Assignment) -> None:
             held.next[number], held.terms[number] = begin, owned.term
 
 
-def _read(held: _Held, limit: int) -> tuple[Record, ...]:
-    found: list[Record] = []
+def _read(held: _Held, chosen: Chosen) -> tuple[Record, ...]:
+    before = dict(held.next)
+    try:
+        return _chosen(held, chosen)
+    except RecordsLost as lost:  # nobody is told what was read of the others: it comes again
+        held.next = {**before, lost.partition: lost.start}
+        raise
+
+
+def _chosen(held: _Held, chosen: Chosen) -> tuple[Record, ...]:
     for number in sorted(held.next):
         for batch in _batches(held, number):
-            taken = batch.slice(0, limit - len(found))
-            found += [record_of(held.topic.name, taken, at) for at in range(taken.num_rows)]
-            if taken.num_rows:
-                held.next[number] = found[-1].offset + 1
-            if len(found) == limit:
-                return tuple(found)
-    return tuple(found)
+            offsets = batch.column("_offset")
+            for at in range(batch.num_rows):
+                chosen.add(batch, at)
+                held.next[number] = offsets[at].as_py() + 1
+                if chosen.is_full:
+                    return chosen.records(held.topic.name)
+    return chosen.records(held.topic.name)
 
 
 def _batches(held: _Held, number: int) -> Iterator[pa.RecordBatch]:
@@ -182,5 +205,4 @@ def _batches(held: _Held, number: int) -> Iterator[pa.RecordBatch]:
             raise
         lost = RecordsLost(held.topic.name, number, held.next[number], start=error.start, end=error.end)
         lost.hint = "reset the group, or commit the start of the partition to go on there"
-        held.next[number] = error.start
         raise lost from error

@@ -39,6 +39,8 @@ class Server(uvicorn.Server):
     ) -> None:
         check(gateway, address)
         self.gateway, self.address, self._on_ready = gateway, address, on_ready
+        if not is_loopback(address.host):  # also if its tokens are removed while it runs
+            gateway.guard.open_to_all = False
         super().__init__(
             uvicorn.Config(
                 create(gateway), host=address.host, port=address.port, http=Connection, ws="none",

@@ -22,7 +22,8 @@ async def opened(gateway: Gateway, name: str, text: str | None) -> Callable[[], 
     return lambda: TopicTail(found, chosen)
 
 
-async def page(gateway: Gateway, topic: str, wish: Wish) -> Page:
+async def page(gateway: Gateway, topic: str, wish: Wish, *, size_bytes_max: int | None = None) -> Page:
     return await gateway.read(
-        records.page, gateway.app, topic, wish, now=datetime.now(UTC), scanned_max=gateway.limits.scanned_rows
-    )
+        records.page, gateway.app, topic, wish, now=datetime.now(UTC),
+        scanned_max=gateway.limits.scanned_rows, size_bytes_max=size_bytes_max or gateway.limits.page_bytes,
+    )  # fmt: skip

@@ -14,16 +14,19 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from penstock.errors import BadInput, BadOption, StorageError
+from penstock.log.disk import RealDisk, storage_errors
 from penstock.log.settings import check_name
 
 Role = Literal["read", "write", "admin"]
 _FORM = re.compile(r"pst_([0-9a-f]{12})_([0-9a-f]{64})")
+_LOCK_S = 10.0
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
 
@@ -80,21 +83,38 @@ class Tokens:
         check_name("token", name)
         if role not in get_args(Role):
             raise BadOption(f"role {role!r}.", hint=f"choose one of {', '.join(get_args(Role))}")
-        if any(token.name == name for token in self._current().values()):
-            raise BadOption(f'there is a token "{name}" already.', hint="revoke it, or choose another name")
         identity, secret, now_us = secrets.token_hex(6), secrets.token_hex(32), self._now_us()
         expires_us = None if lasts_us is None else now_us + lasts_us
         token = Token(identity, name, role, now_us, expires_us, _hashed(secret))
-        self._store({**self._current(), identity: token})
+        with self._changing():
+            if any(token.name == name for token in self._current().values()):
+                raise BadOption(
+                    f'there is a token "{name}" already.', hint="revoke it, or choose another name"
+                )
+            self._store({**self._current(), identity: token})
         return f"pst_{identity}_{secret}"
 
     def revoke(self, name: str) -> Token:
         """Refused from now on, also by a server that runs."""
-        found = next((token for token in self._current().values() if token.name == name), None)
-        if found is None:
-            raise UnknownToken(name, [token.name for token in self.all()])
-        self._store({key: token for key, token in self._current().items() if token is not found})
+        with self._changing():
+            found = next((token for token in self._current().values() if token.name == name), None)
+            if found is None:
+                raise UnknownToken(name, [token.name for token in self.all()])
+            self._store({key: token for key, token in self._current().items() if token is not found})
         return found
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One at a time: else one who adds could bring back what another revoked meanwhile."""
+        with storage_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = RealDisk().lock(self._path.with_name("tokens.lock"), "the tokens")
+            lock.acquire(_LOCK_S)
+            try:
+                yield
+            finally:
+                lock.release()
+                lock.close()
 
     def _current(self) -> dict[str, Token]:
         with self._mutex:
@@ -120,14 +140,14 @@ class Tokens:
             ) from error
 
     def _store(self, tokens: dict[str, Token]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(f"tokens.{os.getpid()}.new")
+        fresh = self._path.with_name("tokens.new")
         content = json.dumps({"tokens": [asdict(token) for token in tokens.values()]}, indent=1)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
+        RealDisk().sync_folder(self._path.parent)  # that it is revoked must survive power loss
 
 
 def _hashed(secret: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.app import explain as explaining
@@ -12,6 +13,8 @@ from penstock.app.app import App
 from penstock.app.status import CaptureStatus, FollowerStatus, QueryStatus
 from penstock.errors import UnknownView
 from penstock.flow.output import BATCHES
+from penstock.gateway.facts import records
+from penstock.gateway.facts.records import Wish
 from penstock.log.json_rows import to_json
 
 
@@ -113,21 +116,23 @@ def late(app: App, name: str, *, limit: int) -> Late:
     return Late(name, table.num_rows, pairs)
 
 
-def dead_letters(app: App, *, limit: int) -> tuple[DeadLetters, ...]:
+def dead_letters(app: App, *, limit: int, size_bytes_max: int) -> tuple[DeadLetters, ...]:
     """Of every topic that holds what could not be delivered."""
     found = []
     for name in sorted(app.log.topics()):
         if not name.endswith(".dead"):
             continue
-        topic = app.log.topic(name)
-        bounds = topic.bounds()
-        newest = [
-            to_json({"partition": event.partition, "offset": event.offset, **event.value})
-            for number, (start, end) in bounds.items()
-            for event in topic.events(partition=number, start=max(start, end - limit))
-        ]
-        count = sum(end - start for start, end in bounds.values())
-        found.append(DeadLetters(name, count, tuple(newest[-limit:])))
+        count = sum(end - start for start, end in app.log.topic(name).bounds().values())
+        page = records.page(
+            app,
+            name,
+            Wish(last=limit),
+            now=datetime.now(UTC),
+            scanned_max=count,
+            size_bytes_max=size_bytes_max,
+        )
+        newest = tuple({"partition": r.partition, "offset": r.offset, **r.value} for r in page.records)
+        found.append(DeadLetters(name, count, newest))
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,7 +37,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`next`: where the next page begins. `at_end`: there was nothing more when this was read."""
+    """`next`: where the next page begins. `at_end`: there was nothing more when this was read.
+
+    It holds fewer than were asked for where they are large.
+    """
 
     topic: str
     records: tuple[Record, ...]
@@ -61,7 +65,7 @@ def columns_of(topic: Topic) -> pa.Schema:
     return pa.schema([*SYSTEM_FIELDS, *topic.settings.schema.arrow])
 
 
-def page(app: App, name: str, wish: Wish, *, now: datetime, scanned_max: int) -> Page:
+def page(app: App, name: str, wish: Wish, *, now: datetime, scanned_max: int, size_bytes_max: int) -> Page:
     """By append time over all partitions. Raises UnknownTopic, OffsetOutOfRange, BadQuery."""
     topic = app.log.topic(name)
     where = filter.where(wish.where, columns_of(topic))
@@ -70,10 +74,11 @@ def page(app: App, name: str, wish: Wish, *, now: datetime, scanned_max: int) ->
     if wish.last is not None:
         starts = {n: max(first, end - wish.last) for n, (first, end) in bounds.items()}
         starts = _only(starts, wish.partition, name)
-        every = _taken(topic, starts, ends, where, limit=wish.last * len(starts), scanned_max=scanned_max)
-        return Page(name, every.records[-wish.last :], every.next, every.at_end, every.scanned)
-    starts = places_of(topic, wish.start, wish.partition, now=now)
-    return _taken(topic, starts, ends, where, limit=wish.limit, scanned_max=scanned_max)
+        chosen = Chosen(wish.last, size_bytes_max, newest=True)
+    else:
+        starts = places_of(topic, wish.start, wish.partition, now=now)
+        chosen = Chosen(wish.limit, size_bytes_max)
+    return _taken(topic, starts, ends, where, chosen, scanned_max=scanned_max)
 
 
 def places_of(topic: Topic, start: str, partition: int | None, *, now: datetime) -> dict[int, int]:
@@ -102,6 +107,38 @@ def _only(places: dict[int, int], partition: int | None, name: str) -> dict[int,
             f'topic "{name}" has no partition {partition}.', hint=f"choose 0 to {len(places) - 1}"
         )
     return {partition: places[partition]}
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Rows for one answer: at most so many, of at most so many bytes in all, though always one.
+
+    `newest`: those that came first make room, else there is no more room.
+    """
+
+    rows_max: int
+    size_bytes_max: int
+    newest: bool = False
+    rows: deque[tuple[pa.RecordBatch, int, int]] = field(default_factory=deque)
+    size_bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch, at: int) -> None:
+        size = batch.slice(at, 1).nbytes
+        self.rows.append((batch, at, size))
+        self.size_bytes += size
+        while self.newest and len(self.rows) > 1 and self._is_over:
+            self.size_bytes -= self.rows.popleft()[2]
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self.rows) > self.rows_max or self.size_bytes > self.size_bytes_max
+
+    @property
+    def is_full(self) -> bool:
+        return not self.newest and (len(self.rows) >= self.rows_max or self.size_bytes >= self.size_bytes_max)
+
+    def records(self, topic: str) -> tuple[Record, ...]:
+        return tuple(record_of(topic, batch, at) for batch, at, _ in self.rows)
 
 
 @dataclass(slots=True)
@@ -149,27 +186,27 @@ def _taken(
     starts: dict[int, int],
     ends: dict[int, int],
     where: Where | None,
+    chosen: Chosen,
     *,
-    limit: int,
     scanned_max: int,
 ) -> Page:
     budget = _Budget(scanned_max)
     parts = {n: _Part(topic, n, at, max(at, ends[n]), where, budget) for n, at in starts.items()}
     heads = [(*row[:2], number, row) for number, part in parts.items() if (row := next(part.rows, None))]
     heapify(heads)
-    chosen: list[tuple[pa.RecordBatch, int]] = []
-    while heads and len(chosen) < limit:
+    while heads and not chosen.is_full:
         _, _, number, (_, _, batch, at) = heads[0]
-        chosen.append((batch, at))
+        chosen.add(batch, at)
         following = next(parts[number].rows, None)
         if following is None:
             heappop(heads)
         else:
             heapreplace(heads, (*following[:2], number, following))
-    records = tuple(record_of(topic.name, batch, at) for batch, at in chosen)
     at_end = not heads and all(part.whole for part in parts.values())
     places = {number: part.next for number, part in parts.items()}
-    return Page(topic.name, records, cursor.written(places), at_end, scanned_max - budget.left)
+    return Page(
+        topic.name, chosen.records(topic.name), cursor.written(places), at_end, scanned_max - budget.left
+    )
 
 
 def record_of(topic: str, batch: pa.RecordBatch, at: int) -> Record:

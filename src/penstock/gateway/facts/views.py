@@ -112,7 +112,7 @@ def table_of(app: App, name: str) -> TableFacts:
     )
 
 
-def rows_of(app: App, name: str, wish: RowWish, *, scanned_max: int) -> Rows:
+def rows_of(app: App, name: str, wish: RowWish, *, scanned_max: int, size_bytes_max: int) -> Rows:
     """Rows of a view, in the order of its key. Raises UnknownView, BadQuery, BadOption."""
     if app.definition(name).kind != "view":
         raise BadOption(
@@ -122,17 +122,17 @@ def rows_of(app: App, name: str, wish: RowWish, *, scanned_max: int) -> Rows:
     wanted = _values(name, spec.columns, wish.key)
     most = scanned_max + 1 if wish.where else wish.skip + wish.limit + 1
     found = app.read(name, where=wanted, as_of=wish.as_of, limit=most).table
-    return _page(name, found, wish, scanned_max)
+    return _page(name, found, wish, scanned_max, size_bytes_max)
 
 
-def table_rows_of(app: App, name: str, wish: RowWish, *, scanned_max: int) -> Rows:
+def table_rows_of(app: App, name: str, wish: RowWish, *, scanned_max: int, size_bytes_max: int) -> Rows:
     """Rows of a table, in the order of its key. Reads all of it."""
     table = _table(app, name)
     found = (table.current() if wish.as_of is None else table.as_of(wish.as_of)).table
     wanted = _values(name, table.settings.schema.arrow, wish.key)
     found = _equal(found, wanted)
     key = [(column, "ascending") for column in table.settings.key]
-    return _page(name, found.sort_by(key).slice(0, scanned_max + 1), wish, scanned_max)
+    return _page(name, found.sort_by(key).slice(0, scanned_max + 1), wish, scanned_max, size_bytes_max)
 
 
 def wait_for(app: App, name: str, after: Position) -> bool:
@@ -159,18 +159,21 @@ def feed_columns(app: App, name: str) -> pa.Schema:
     return columns_of(app, name)
 
 
-def _page(name: str, found: pa.Table, wish: RowWish, scanned_max: int) -> Rows:
+def _page(name: str, found: pa.Table, wish: RowWish, scanned_max: int, size_bytes_max: int) -> Rows:
     truncated = found.num_rows > scanned_max
     where = filter.where(wish.where, found.schema)
     if where is not None:
         batch = found.slice(0, scanned_max).combine_chunks()
         rows = batch.to_batches()[0] if batch.num_rows else None
         found = batch.take(np.flatnonzero(where.holds(rows))) if rows is not None else batch
-    more = found.num_rows > wish.skip + wish.limit
-    shown = found.slice(wish.skip, wish.limit).to_pylist()
+    shown = found.slice(wish.skip, wish.limit)
+    while shown.num_rows > 1 and shown.nbytes > size_bytes_max:
+        shown = shown.slice(0, shown.num_rows // 2)
+    end = wish.skip + shown.num_rows
+    more = found.num_rows > end
     return Rows(
-        name, tuple(to_json(row) for row in shown), str(to_json(wish.as_of)) if wish.as_of else None,
-        wish.skip + wish.limit if more else None, more, truncated,
+        name, tuple(to_json(row) for row in shown.to_pylist()),
+        str(to_json(wish.as_of)) if wish.as_of else None, end if more else None, more, truncated,
     )  # fmt: skip
 
 

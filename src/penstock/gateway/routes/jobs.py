@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Path
+from fastapi import Body, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.gateway.jobs import Job
@@ -28,7 +28,7 @@ class Verifying(BaseModel):
 @routes.post(
     "/verify", summary="Verify views.", response_model=Job, status_code=202, **needs("write", body=True)
 )
-async def verify(gateway: Served, verifying: Verifying) -> Job:
+async def verify(gateway: Served, verifying: Annotated[Verifying, Body(default_factory=Verifying)]) -> Job:
     """Recompute views and streams from the log and compare. Takes a while: ask after it at `/jobs/{id}`."""
     if verifying.view is not None:
         gateway.app.definition(verifying.view)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Annotated, Literal
 
-from fastapi import Path
+from fastapi import Body, Path
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -38,6 +38,13 @@ class Polling(BaseModel):
 
     limit: int = Field(100, ge=1, le=10_000, description="At most so many records.")
     wait_s: float = Field(0, ge=0, le=30, description="Wait so long for records if there are none.")
+    start: dict[Partition, Offset] | None = Field(
+        None,
+        alias="from",
+        max_length=10_000,
+        description="Read on from here: the `partitions` of the last answer that came. Without it, what the "
+        "last poll read does not come again, also if its answer was lost on the way.",
+    )
 
 
 class Committing(BaseModel):
@@ -54,7 +61,12 @@ class Committing(BaseModel):
     response_model=Joined,
     **needs("write", 409, body=True),
 )
-async def join(gateway: Served, group: GroupName, topic: TopicName, joining: Joining) -> Joined:
+async def join(
+    gateway: Served,
+    group: GroupName,
+    topic: TopicName,
+    joining: Annotated[Joining, Body(default_factory=Joining)],
+) -> Joined:
     """Become a member, which the group gives some of the partitions. Poll at least once per lease."""
     return await gateway.write(
         gateway.members.join, group, topic, start=joining.start, lease_s=joining.lease_s
@@ -67,10 +79,13 @@ async def join(gateway: Served, group: GroupName, topic: TopicName, joining: Joi
     response_model=Polled,
     **needs("write", 409, 410, 416, body=True),
 )
-async def poll(gateway: Served, member: Member, polling: Polling) -> Response:
+async def poll(
+    gateway: Served, member: Member, polling: Annotated[Polling, Body(default_factory=Polling)]
+) -> Response:
     """Renew the lease, and get the next records of this member's partitions."""
     deadline = time.monotonic() + min(polling.wait_s, gateway.limits.wait_s)
-    found = await gateway.read(gateway.members.poll, member, limit=polling.limit)
+    start = None if polling.start is None else {int(n): offset for n, offset in polling.start.items()}
+    found = await gateway.read(gateway.members.poll, member, limit=polling.limit, start=start)
     while not found.records and (left_s := deadline - time.monotonic()) > 0:
         await _news(gateway, member, found, left_s)
         found = await gateway.read(gateway.members.poll, member, limit=polling.limit)

@@ -57,4 +57,7 @@ async def late(gateway: Served, view: ViewName, limit: Limit = 100) -> Response:
 )
 async def dead_letters(gateway: Served, limit: Limit = 100) -> Response:
     """Of every topic where webhooks, mail and outboxes put what they gave up on, the newest `limit`."""
-    return Json(DeadLetterTopics(await gateway.scan(pipeline.dead_letters, gateway.app, limit=limit)))
+    found = await gateway.scan(
+        pipeline.dead_letters, gateway.app, limit=limit, size_bytes_max=gateway.limits.page_bytes
+    )
+    return Json(DeadLetterTopics(found))

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import Path
+from fastapi import Body, Path
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -143,7 +143,9 @@ async def publish(gateway: Served, queue: QueueName, publishing: Publishing) -> 
     response_model=HandedList,
     **needs("write", 409, body=True),
 )
-async def get(gateway: Served, queue: QueueName, getting: Getting) -> Response:
+async def get(
+    gateway: Served, queue: QueueName, getting: Annotated[Getting, Body(default_factory=Getting)]
+) -> Response:
     """Up to `limit` messages. One that is not settled by its receipt comes again after five minutes."""
     deadline = time.monotonic() + min(getting.wait_s, gateway.limits.wait_s)
     found = await _taken(gateway, queue, getting.limit)
@@ -179,7 +181,12 @@ async def ack(gateway: Served, queue: QueueName, receipt: Receipt) -> None:
     status_code=204,
     **needs("write", 409, body=True),
 )
-async def nack(gateway: Served, queue: QueueName, receipt: Receipt, refusing: Refusing) -> None:
+async def nack(
+    gateway: Served,
+    queue: QueueName,
+    receipt: Receipt,
+    refusing: Annotated[Refusing, Body(default_factory=Refusing)],
+) -> None:
     """Not done: it is delivered again, or a dead letter after the last attempt."""
     await gateway.write(
         lambda: gateway.handed.settled(queue, receipt).nack(refusing.reason, delay=refusing.delay_s)
@@ -192,7 +199,12 @@ async def nack(gateway: Served, queue: QueueName, receipt: Receipt, refusing: Re
     status_code=204,
     **needs("write", 409, body=True),
 )
-async def reject(gateway: Served, queue: QueueName, receipt: Receipt, refusing: Refusing) -> None:
+async def reject(
+    gateway: Served,
+    queue: QueueName,
+    receipt: Receipt,
+    refusing: Annotated[Refusing, Body(default_factory=Refusing)],
+) -> None:
     """Cannot be done: a dead letter at once."""
     await gateway.write(lambda: gateway.handed.settled(queue, receipt).reject(refusing.reason))
 
@@ -216,7 +228,9 @@ async def dead(gateway: Served, queue: QueueName, limit: Limit = 100) -> Respons
 @routes.post(
     "/queues/{queue}/redrive", summary="Redrive.", response_model=Redriven, **needs("admin", 409, body=True)
 )
-async def redrive(gateway: Served, queue: QueueName, redriving: Redriving) -> Redriven:
+async def redrive(
+    gateway: Served, queue: QueueName, redriving: Annotated[Redriving, Body(default_factory=Redriving)]
+) -> Redriven:
     """Publish dead letters anew, with no attempts behind them."""
     ids = None if redriving.ids is None else frozenset(redriving.ids)
 

@@ -66,15 +66,23 @@ async def _pieces(
     await channel.begun()
     at = dict(channel.places) if places is None else places
     while not channel.covers(at):
-        found = await tailing.page(gateway, topic, Wish(cursor.written(at), None, where, 1_000))
-        for piece in chunked(_encoded(found, at)):
+        pieces, at = await _caught_up(gateway, topic, where, at)
+        for piece in pieces:
             yield piece
-        at = cursor.read(found.next)
     await channel.reached(at)
     for piece in chunked(topic_tail.replayed(channel.join(subscriber, at), at)):
         yield piece
     async for piece in told(subscriber, channel, heartbeat_s=gateway.limits.heartbeat_s):
         yield piece
+
+
+async def _caught_up(
+    gateway: Gateway, topic: str, where: str | None, at: dict[int, int]
+) -> tuple[list[bytes], dict[int, int]]:
+    """The next events from a place on, and where they lead. Held for each client that is slow: a little."""
+    wish = Wish(cursor.written(at), None, where, 1_000)
+    found = await tailing.page(gateway, topic, wish, size_bytes_max=gateway.limits.caught_up_bytes)
+    return list(chunked(_encoded(found, at))), cursor.read(found.next)
 
 
 def _encoded(page: Page, places: dict[int, int]) -> Iterator[bytes]:

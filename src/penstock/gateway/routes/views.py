@@ -24,6 +24,7 @@ from penstock.gateway.feed_tail import FeedTail
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.json import Json
 from penstock.gateway.names import TableName, ViewName
+from penstock.gateway.refusals import BadRequest
 from penstock.gateway.routing import Routes, Served, needs, streaming
 from penstock.gateway.sse import chunked
 from penstock.gateway.subscriber import Subscriber
@@ -31,7 +32,6 @@ from penstock.gateway.wishes import LastEventId, Limit, Where
 
 routes = Routes("views")
 
-_CATCH_UP_MAX = 50_000  # changes that one client is told before it joins the others
 _LOOK_AGAIN_S = 0.05
 
 
@@ -102,7 +102,12 @@ async def view_rows(
     if after is not None:
         await _until_shown(gateway, view, after, min(timeout, gateway.limits.wait_s))
     work = gateway.scan if as_of is not None or where is not None else gateway.read
-    return Json(await work(views.rows_of, gateway.app, view, wish, scanned_max=gateway.limits.scanned_rows))
+    limits = gateway.limits
+    found = await work(
+        views.rows_of, gateway.app, view, wish,
+        scanned_max=limits.scanned_rows, size_bytes_max=limits.page_bytes,
+    )  # fmt: skip
+    return Json(found)
 
 
 @routes.get("/tables", summary="List tables.", response_model=TableList, **needs("read"))
@@ -125,9 +130,11 @@ async def table_rows(
 ) -> Response:
     """Of each key the newest version, or the one that was valid `as_of` a time; in the order of the key."""
     wish = _wish(key, where, as_of, limit, skip)
+    limits = gateway.limits
     found = await gateway.scan(
-        views.table_rows_of, gateway.app, table, wish, scanned_max=gateway.limits.scanned_rows
-    )
+        views.table_rows_of, gateway.app, table, wish,
+        scanned_max=limits.scanned_rows, size_bytes_max=limits.page_bytes,
+    )  # fmt: skip
     return Json(found)
 
 
@@ -212,13 +219,16 @@ async def _changes(gateway: Gateway, name: str, text: str | None, last: str | No
 def _since(gateway: Gateway, name: str, wanted: Wanted, last: str) -> tuple[list[bytes], dict[int, int]]:
     """What changed since a position, and where that leads."""
     found: list[bytes] = []
+    size = 0
     with gateway.app.subscribe(name, where=wanted, after=last, follow=False) as feed:
         for change in feed:
             if change.op != "current":
                 found.append(feed_tail.piece_of(change))
-            if len(found) > _CATCH_UP_MAX:
-                raise BadOption(
-                    f"more than {_CATCH_UP_MAX:,} changes since then.",
+                size += len(found[-1])
+            if size > gateway.limits.replay_bytes:
+                raise BadRequest(
+                    410,
+                    f"more than {gateway.limits.replay_bytes:,} bytes of changes since then.",
                     hint="begin anew, without Last-Event-ID",
                 )
         assert feed.position is not None, "it has read to the end"
