@@ -219,6 +219,13 @@ def _told(rows: Any) -> set[tuple[str, str, str, bool]]:
     }
 
 
+def test_the_slider_reaches_what_has_come_meanwhile(reader: Reader) -> None:
+    page = reader.open("/views/per_5s")
+    slider = page.locator("[data-moment]")
+    expect(slider).not_to_have_attribute("max", slider.get_attribute("max") or "")
+    assert slider.evaluate("slider => slider.value === slider.max")
+
+
 def test_windows_are_seen_open_final_corrected_and_late(reader: Reader) -> None:
     page = reader.open("/views/per_5s")
     picture = page.locator("#part_windows svg")
@@ -280,6 +287,19 @@ def test_phases_and_state_of_batches_are_told(reader: Reader) -> None:
 def test_late_rows_are_listed_with_the_watermark_they_met(reader: Reader) -> None:
     page = reader.open("/late")
     expect(page.locator("#part_late tbody tr").first).to_contain_text("per_5s")
+
+
+def test_topics_that_nothing_reads_yet_stand_in_rows(browser: Browser, home: Path) -> None:
+    app = ps.App("shop", home=home)
+    for number in range(9):
+        app.log.create_topic(f"topic-{number}")
+    with serving(app) as served, reading(browser, served.url) as reader:
+        page = reader.open("/")
+        expect(page.locator("[data-node]")).to_have_count(9)
+        places: list[Any] = [box.bounding_box() or {} for box in page.locator("[data-node]").all()]
+    assert len({(place["x"], place["y"]) for place in places}) == 9
+    assert len({place["y"] for place in places}) == 2
+    app.close()
 
 
 def test_a_page_that_hears_nothing_says_that_it_is_stale(browser: Browser, home: Path) -> None:
