@@ -67,6 +67,13 @@ def test_the_first_sentence_says_what_is_the_case(reader: Reader) -> None:
     expect(page.locator("#part_needs")).to_contain_text("SMTP 550 mailbox unknown")
 
 
+def test_on_a_phone_what_needs_somebody_comes_before_the_pipeline(reader: Reader) -> None:
+    page = reader.open("/")
+    page.set_viewport_size({"width": 390, "height": 844})
+    tops = [(page.locator(f"#part_{part}").bounding_box() or {})["y"] for part in ("needs", "graph", "views")]
+    assert tops == sorted(tops)
+
+
 def test_numbers_move_while_one_looks(reader: Reader) -> None:
     page = reader.open("/topics/page_views")
     records = page.locator("#part_figures .fig b").nth(1)
@@ -262,6 +269,15 @@ def test_keys_filter_and_list_themselves(reader: Reader) -> None:
     page.locator("h1").click()
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_be_visible()
+
+
+def test_two_letters_go_to_a_page(reader: Reader) -> None:
+    page = reader.open("/")
+    for letter, place in (("g", "groups"), ("b", "tables")):
+        page.keyboard.press("g")
+        page.keyboard.press(letter)
+        page.wait_for_url(f"**/{place}")
+        page.wait_for_selector("html[data-ready=yes]")
 
 
 def test_the_mode_is_chosen_and_remembered(reader: Reader) -> None:
