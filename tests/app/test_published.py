@@ -55,9 +55,27 @@ def test_an_app_that_is_starting_says_so_until_it_runs(home: Path) -> None:
 
 def test_a_run_that_is_silent_or_has_ended_is_not_live() -> None:
     now_us = STATUS.at_us + 1_000_000
-    assert TOLD.is_live(now_us)
-    assert not TOLD.is_live(now_us + 10_000_000)
-    assert not replace(TOLD, ended=True).is_live(now_us)
+    running = replace(TOLD.status.queries[0], state="running")
+    told = replace(TOLD, status=replace(TOLD.status, queries=(running,)))
+    assert told.is_live(now_us)
+    assert not told.is_live(now_us + 10_000_000)
+    assert not replace(told, ended=True).is_live(now_us)
+
+
+def test_a_run_is_live_while_it_starts_a_query_in_silence() -> None:
+    starting = replace(TOLD.status.queries[0], state="waits to start again")
+    told = replace(TOLD, status=replace(TOLD.status, queries=(starting,)))
+    assert told.is_live(STATUS.at_us + 20_000_000)
+    assert not told.is_live(STATUS.at_us + 60_000_000)
+
+
+def test_a_start_that_fails_is_over_at_once(home: Path) -> None:
+    app = ps.App("shop", home=home)
+    with pytest.raises(RuntimeError), published.Starting(app):
+        raise RuntimeError
+    told = published.last(app)
+    assert told is not None
+    assert not told.is_live(told.status.at_us)
 
 
 def test_the_last_verdict_is_kept(home: Path) -> None:

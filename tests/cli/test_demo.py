@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 import penstock as ps
 from penstock.cli.demo import latency, proof, shop
+from penstock.cli.demo.stage import Place
 
 
 def test_it_runs_shows_a_takeover_and_proves_that_nothing_was_lost(cli: Command, tmp_path: Path) -> None:
@@ -135,6 +136,13 @@ def test_no_process_outlives_a_demo_that_is_killed(cli: Command) -> None:
         process.kill()
         process.wait(60)
         wait_until(lambda: not any(map(_runs, actors)), what="their end", timeout_s=60)
+
+
+def test_what_a_killed_spark_puts_aside_is_below_the_folder_that_goes(tmp_path: Path) -> None:
+    found = Place(tmp_path / "a demo", str(tmp_path)).surroundings()
+    scratch = str(tmp_path / "a demo" / "scratch")
+    assert found["TMPDIR"] == found["SPARK_LOCAL_DIRS"] == scratch
+    assert found["JAVA_TOOL_OPTIONS"].endswith(f'"-Djava.io.tmpdir={scratch}"')
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

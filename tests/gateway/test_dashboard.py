@@ -67,6 +67,13 @@ def test_the_first_sentence_says_what_is_the_case(reader: Reader) -> None:
     expect(page.locator("#part_needs")).to_contain_text("SMTP 550 mailbox unknown")
 
 
+def test_on_a_phone_what_needs_somebody_comes_before_the_pipeline(reader: Reader) -> None:
+    page = reader.open("/")
+    page.set_viewport_size({"width": 390, "height": 844})
+    tops = [(page.locator(f"#part_{part}").bounding_box() or {})["y"] for part in ("needs", "graph", "views")]
+    assert tops == sorted(tops)
+
+
 def test_numbers_move_while_one_looks(reader: Reader) -> None:
     page = reader.open("/topics/page_views")
     records = page.locator("#part_figures .fig b").nth(1)
@@ -219,6 +226,13 @@ def _told(rows: Any) -> set[tuple[str, str, str, bool]]:
     }
 
 
+def test_the_slider_reaches_what_has_come_meanwhile(reader: Reader) -> None:
+    page = reader.open("/views/per_5s")
+    slider = page.locator("[data-moment]")
+    expect(slider).not_to_have_attribute("max", slider.get_attribute("max") or "")
+    assert slider.evaluate("slider => slider.value === slider.max")
+
+
 def test_windows_are_seen_open_final_corrected_and_late(reader: Reader) -> None:
     page = reader.open("/views/per_5s")
     picture = page.locator("#part_windows svg")
@@ -257,6 +271,15 @@ def test_keys_filter_and_list_themselves(reader: Reader) -> None:
     expect(page.locator("#keys")).to_be_visible()
 
 
+def test_two_letters_go_to_a_page(reader: Reader) -> None:
+    page = reader.open("/")
+    for letter, place in (("g", "groups"), ("b", "tables")):
+        page.keyboard.press("g")
+        page.keyboard.press(letter)
+        page.wait_for_url(f"**/{place}")
+        page.wait_for_selector("html[data-ready=yes]")
+
+
 def test_the_mode_is_chosen_and_remembered(reader: Reader) -> None:
     page = reader.open("/")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -280,6 +303,19 @@ def test_phases_and_state_of_batches_are_told(reader: Reader) -> None:
 def test_late_rows_are_listed_with_the_watermark_they_met(reader: Reader) -> None:
     page = reader.open("/late")
     expect(page.locator("#part_late tbody tr").first).to_contain_text("per_5s")
+
+
+def test_topics_that_nothing_reads_yet_stand_in_rows(browser: Browser, home: Path) -> None:
+    app = ps.App("shop", home=home)
+    for number in range(9):
+        app.log.create_topic(f"topic-{number}")
+    with serving(app) as served, reading(browser, served.url) as reader:
+        page = reader.open("/")
+        expect(page.locator("[data-node]")).to_have_count(9)
+        places: list[Any] = [box.bounding_box() or {} for box in page.locator("[data-node]").all()]
+    assert len({(place["x"], place["y"]) for place in places}) == 9
+    assert len({place["y"] for place in places}) == 2
+    app.close()
 
 
 def test_a_page_that_hears_nothing_says_that_it_is_stale(browser: Browser, home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -201,7 +202,10 @@ class PublishedTopic(AppTopic):
     keeps_columns = True  # of events that were published before, and have other fields now
 
     def __init__(self, aggregates: AppAggregates[Any], declared: Any) -> None:
-        super().__init__(aggregates.app, declared, record_type=None)
+        doc = inspect.cleandoc(aggregates.kinds.aggregate.__doc__ or "")
+        if doc.startswith(f"{aggregates.kinds.aggregate.__name__}("):  # a dataclass without a sentence
+            doc = ""
+        super().__init__(aggregates.app, declared, record_type=None, doc=doc)
 
     def append(self, records: Any, *, partition: int | None = None) -> Any:
         raise NotSupported(

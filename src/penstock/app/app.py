@@ -188,17 +188,18 @@ class App:
         *,
         key: str | Sequence[str] = (),
         event_time: str | CorrectedTime | None = None,
+        doc: str = "",
         **options: Any,
     ) -> AppTopic:
         """Declare a topic: it is created if there is none, and changed where it may be if it differs.
 
-        That happens when the app's log is first used. `options` are those of `log.create_topic`, among them
-        `lateness` and `idle_after`.
+        That happens when the app's log is first used. `doc` is a sentence about what is in it, for its page.
+        `options` are those of `log.create_topic`, among them `lateness` and `idle_after`.
         """
         self._claim(name)
         columns = key if isinstance(key, str) else list(key)
         wanted = declared_settings(name, schema, key=columns, event_time=event_time, **options)
-        found = AppTopic(self, wanted, record_type=schema if isinstance(schema, type) else None)
+        found = AppTopic(self, wanted, record_type=schema if isinstance(schema, type) else None, doc=doc)
         self._declare(found)
         return found
 
@@ -211,12 +212,13 @@ class App:
         event_time: str | None = None,
         history: str | float = "7 days",
         to: Places = (),
+        doc: str = "",
         **options: Any,
     ) -> AppTable:
         """Declare a table: rows by `key`, each valid from its `event_time` until the next of its key.
 
         `history`: compaction leaves a version so long after it was replaced, for `as_of` and `ps.enrich`.
-        `to`: where its rows also go while the app runs, see `ps.to`. `options` are those of a topic.
+        `to`: where its rows also go while the app runs, see `ps.to`. `doc`, `options`: as of a topic.
         """
         from penstock.app.table import AppTable, declared_table
 
@@ -225,7 +227,7 @@ class App:
         wanted = declared_table(
             name, schema, key=columns, event_time=event_time, history=history, options=options
         )
-        found = AppTable(self, wanted, record_type=schema if isinstance(schema, type) else None)
+        found = AppTable(self, wanted, record_type=schema if isinstance(schema, type) else None, doc=doc)
         self.send(name, "table", tuple(columns), to, event_time=event_time)
         self._declare(found)
         return found
@@ -483,9 +485,8 @@ class AppTopic(Topic):
 
     keeps_columns = False  # those that it was declared with before, and is not any more
 
-    def __init__(self, app: App, declared: TopicSettings, *, record_type: type | None) -> None:
-        self.app = app
-        self.declared = declared
+    def __init__(self, app: App, declared: TopicSettings, *, record_type: type | None, doc: str = "") -> None:
+        self.app, self.declared, self.doc = app, declared, doc
         self._describe(declared, record_type)
 
     @property

@@ -8,7 +8,7 @@ from penstock.app.app import AppTopic
 from penstock.app.table import AppTable
 from penstock.capture.declared import Database
 from penstock.capture.engine import Capture, stored_progress
-from penstock.capture.topics import topic_names
+from penstock.capture.topics import OWN, topic_names
 from penstock.errors import NotSupported
 from penstock.log.settings import TopicSettings
 
@@ -42,6 +42,16 @@ class AppCapture:
         """Every change of a table, in the envelope."""
         return CapturedTopic(self, topic_names(self.name, name)[1])
 
+    def said_of(self, topic: str) -> str:
+        """What is in one of its topics; empty of others."""
+        prefix, _, table = topic.partition(".")
+        if prefix != self.name or not table or table in OWN:
+            return ""
+        of = f"{self.source.kind} {self.source.place}"
+        if table.endswith(".changes"):
+            return f"Every change of the table {table.removesuffix('.changes')} in {of}, as it was captured."
+        return f"The rows of the table {table} in {of}, as they change."
+
     def open(self) -> Capture:
         """Connects when it is used."""
         return Capture(self.app.log, self.name, self.source.open(self.name), retention=self._retention)
@@ -62,6 +72,7 @@ class _Captured(AppTopic):
 
     def __init__(self, capture: AppCapture, name: str) -> None:
         self.app, self.capture, self.name = capture.app, capture, name
+        self.doc = capture.said_of(name)
         self._record_type = None
 
     def __repr__(self) -> str:

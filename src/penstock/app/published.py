@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 _FOLDER = "status"
+_STARTING = ("starting", "waits to start again")
 _T = TypeVar("_T")
 STALE_S = 5.0  # without news for so long, nobody runs it, or it hangs
+STARTING_S = 30.0  # but it may be silent for longer while a query is started
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,9 @@ class Published:
 
     def is_live(self, now_us: int) -> bool:
         """Whether that run is going on."""
-        return not self.ended and now_us - self.status.at_us < STALE_S * 1e6
+        starting = any(query.state in _STARTING for query in self.status.queries)
+        silent_s = (now_us - self.status.at_us) / 1e6
+        return not self.ended and silent_s < (STARTING_S if starting else STALE_S)
 
 
 class Publisher:
@@ -72,7 +76,7 @@ class Starting:
     """Says of an app that it is starting, until it is left: Spark takes a while. A context manager."""
 
     def __init__(self, app: App) -> None:
-        self._app, self._over = app, threading.Event()
+        self._app, self._over, self._began = app, threading.Event(), time.monotonic()
         self._thread = threading.Thread(target=self._tell, name="starting", daemon=True)
 
     def __enter__(self) -> Self:
@@ -82,16 +86,20 @@ class Starting:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
+        if error[0] is not None:
+            self._say(ended=True)
 
     def _tell(self) -> None:
-        began = time.monotonic()
-        queries = tuple(_starting(name) for name in self._app.definitions)
         while True:
-            status = Status(time.time_ns() // 1_000, time.monotonic() - began, queries, ())
-            with suppress(OSError):
-                _write(self._app, Published(status, os.getpid()))
+            self._say()
             if self._over.wait(_EVERY_S):
                 return
+
+    def _say(self, *, ended: bool = False) -> None:
+        queries = tuple(_starting(name) for name in self._app.definitions)
+        status = Status(time.time_ns() // 1_000, time.monotonic() - self._began, queries, ())
+        with suppress(OSError):
+            _write(self._app, Published(status, os.getpid(), ended))
 
 
 def _starting(name: str) -> QueryStatus:

@@ -31,7 +31,7 @@ SCHEMAS_DDL = (
 )
 REQUESTS_DDL = "tables ARRAY<STRING>"
 _ROW_BYTES_MAX = 64 << 20  # a database may have larger rows than events are
-_OWN = ("schemas", "requests", "known", "dead")
+OWN = ("schemas", "requests", "known", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Topics:
     def _take(self, table: str) -> None:
         for name in topic_names(self._capture, table):
             own = name.removeprefix(f"{self._capture}.")
-            other = self._taken.setdefault(name, table) if own not in _OWN else f"what is told of {own}"
+            other = self._taken.setdefault(name, table) if own not in OWN else f"what is told of {own}"
             if other != table:
                 raise BadOption(
                     f'"{table}" and "{other}" would both be in topic "{name}".',

@@ -96,6 +96,7 @@ def _stage(home: Path | None, *, keep: bool) -> Iterator[Path]:
         yield folder.absolute()
     finally:
         if keep:
+            shutil.rmtree(folder / "scratch", ignore_errors=True)
             output.note(f"kept in {folder}; look around with: penstock --home {folder} serve {SHOP}")
         else:
             with _undisturbed():

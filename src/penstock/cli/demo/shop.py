@@ -40,43 +40,56 @@ page_views = app.topic(
     "page_views",
     "producer INT, number BIGINT, user_id BIGINT NOT NULL, page STRING, at TIMESTAMP",
     key="user_id", event_time="at", lateness=LATENESS, partitions=4,
+    doc="Who looks at which page. One view in a thousand comes 20 seconds late.",
 )  # fmt: skip
 requests = app.topic(
     "requests", "endpoint STRING, took_ms DOUBLE, at TIMESTAMP",
     key="endpoint", event_time="at", lateness=LATENESS,
+    doc="How long each answer of the shop's servers took.",
 )  # fmt: skip
 impressions = app.topic(
     "impressions", "impression_id BIGINT, ad STRING, user_id BIGINT, shown_at TIMESTAMP",
     key="ad", event_time="shown_at", lateness=LATENESS,
+    doc="Which ad was shown to whom.",
 )  # fmt: skip
 clicks = app.topic(
     "clicks", "ad STRING, user_id BIGINT, clicked_at TIMESTAMP",
     key="ad", event_time="clicked_at", lateness=LATENESS,
+    doc="Clicks on ads. A click may arrive before its impression.",
 )  # fmt: skip
 searches = app.topic(
     "searches", "user_id BIGINT, query STRING, searched_at TIMESTAMP",
     key="user_id", event_time="searched_at", lateness=LATENESS,
+    doc="What customers search for.",
 )  # fmt: skip
 result_clicks = app.topic(
     "result_clicks", "user_id BIGINT, query STRING, product STRING, found_at TIMESTAMP",
     key="user_id", event_time="found_at", lateness=LATENESS,
+    doc="Which result of a search was clicked on.",
 )  # fmt: skip
 logins = app.topic(
     "logins", "user_id BIGINT, ok BOOLEAN, country STRING, at TIMESTAMP",
     key="user_id", event_time="at", lateness=LATENESS,
+    doc="Logins, those that failed too. A thief is among them, who guesses passwords.",
 )  # fmt: skip
 purchases = app.topic(
     "purchases", "purchase_id STRING, user_id BIGINT, country STRING, amount DOUBLE, at TIMESTAMP",
     key="user_id", event_time="at", lateness=LATENESS,
+    doc="Purchases. A client that saw no answer sends its purchase again, so some are here twice.",
 )  # fmt: skip
 taps = app.topic(
     "taps", "device STRING, screen STRING, occurred_at TIMESTAMP, sent_at TIMESTAMP",
     key="device", event_time=ps.corrected_time("occurred_at", "sent_at"), lateness=LATENESS,
+    doc="Taps on phones whose clocks are minutes and hours off; one phone drives through tunnels.",
 )  # fmt: skip
 reviews = app.topic(
-    "reviews", "product STRING, text STRING, stars INT, at TIMESTAMP", event_time="at", lateness=LATENESS
-)
-saved_searches = app.table("saved_searches", "owner STRING, query STRING", key="owner")
+    "reviews", "product STRING, text STRING, stars INT, at TIMESTAMP",
+    event_time="at", lateness=LATENESS, doc="What customers write about products.",
+)  # fmt: skip
+saved_searches = app.table(
+    "saved_searches", "owner STRING, query STRING", key="owner",
+    doc="Searches over reviews that people saved. They change meanwhile, and bob's cannot be read.",
+)  # fmt: skip
 
 # ---- the application's database, captured: its tables are tables here -------------------------------
 

@@ -41,9 +41,17 @@ class Place:
 
         return self.folder / HOME if is_kafka(self.address) else self.folder
 
+    @property
+    def scratch(self) -> Path:
+        """What its processes put aside. A Spark that is killed leaves it, so it goes with the demo."""
+        return self.folder / "scratch"
+
     def surroundings(self) -> dict[str, str]:
+        scratch = str(self.scratch)
+        java = f'{os.environ.get("JAVA_TOOL_OPTIONS", "")} "-Djava.io.tmpdir={scratch}"'.strip()
+        aside = {"TMPDIR": scratch, "SPARK_LOCAL_DIRS": scratch, "JAVA_TOOL_OPTIONS": java}
         # One thread for numbers: a dozen processes share a few cores.
-        return {**os.environ, "PENSTOCK_HOME": self.address, "OPENBLAS_NUM_THREADS": "1"}
+        return {**os.environ, **aside, "PENSTOCK_HOME": self.address, "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)

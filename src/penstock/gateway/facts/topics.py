@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.app.app import App
+from penstock.capture.topics import OWN
 from penstock.errors import PenstockError
 from penstock.log.facts import PartitionFacts, facts_of
 from penstock.log.settings import TopicSettings
@@ -69,7 +70,8 @@ def kind_of(app: App, name: str, *, compacted: bool = False) -> Kind:
     definition = app.definitions.get(name)
     if definition is not None:
         return "view" if definition.kind == "view" else "stream"
-    if name.endswith(_INTERNAL) or name.startswith("_"):
+    capture, _, rest = name.partition(".")
+    if name.endswith(_INTERNAL) or name.startswith("_") or (capture in app.captures and rest in OWN):
         return "internal"
     return "table" if compacted else "topic"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.gateway.pages import words
-from penstock.gateway.pages.health import Sentence, Words
+from penstock.gateway.pages.health import LAG_S, Sentence, Words
 from penstock.gateway.pages.look import GroupLook, Look
 from penstock.gateway.pages.page import PAGES, Asked, Page
 from penstock.gateway.pages.site import Site
@@ -45,7 +45,8 @@ def _one(found: GroupLook) -> Sentence:
     if not found.records:
         return Words("It has read everything.", strong=True), reads
     behind = f"{words.count(found.records, 'record')} behind"
+    colour = "late" if found.seconds > LAG_S else ""
     return (
-        Words(f"{behind}, the oldest waits for {words.span(found.seconds)}.", strong=True, colour="late"),
+        Words(f"{behind}, the oldest waits for {words.span(found.seconds)}.", strong=True, colour=colour),
         reads,
     )

@@ -16,12 +16,13 @@ _SOURCE_LINES_MAX = 60
 
 
 def documented(app: App, name: str) -> str:
-    """The sentence that a definition carries: the first paragraph of its docstring."""
+    """What it is in a sentence: of a definition, the first paragraph of its docstring."""
     definition = app.definitions.get(name)
     doc = inspect.getdoc(definition.function) if definition is not None else None
-    topic = app.topics.get(name)
-    if doc is None and topic is not None:
-        doc = getattr(topic, "description", None)
+    if doc is None and (topic := app.topics.get(name)) is not None:
+        doc = topic.doc
+    if doc is None:
+        doc = next((said for each in app.captures.values() if (said := each.said_of(name))), None)
     return " ".join((doc or "").split("\n\n")[0].split())
 
 

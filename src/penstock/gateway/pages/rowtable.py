@@ -48,7 +48,7 @@ def plain_rows(schema: pa.Schema, rows: Iterable[dict[str, Any]], *, more: bool 
     return RowTable(columns, told, more)
 
 
-def view_rows(tail: Tail, *, now_us: int, limit: int) -> RowTable:
+def view_rows(tail: Tail, *, now_us: int, limit: int, past: bool = False) -> RowTable:
     """Rows of a view with their state and how long ago they changed, newest change first."""
     own = [field for field in tail.spec.columns if field.name != "window_end"]
     titles = [
@@ -66,7 +66,7 @@ def view_rows(tail: Tail, *, now_us: int, limit: int) -> RowTable:
         ]
         if windowed:
             cells.append(_state(final=bool(row.final), revision=row.revision))
-        cells.append(Cell(words.span((now_us - row.at_us) / 1e6) + " before", "num"))
+        cells.append(Cell(f"{words.span((now_us - row.at_us) / 1e6)} {'before' if past else 'ago'}", "num"))
         rows.append(tuple(cells))
     return RowTable(columns, tuple(rows), len(tail.rows) > limit)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.errors import BadOption
 from penstock.gateway.pages import health, words
 from penstock.gateway.pages.charts import chart_of
@@ -12,7 +14,7 @@ from penstock.gateway.pages.health import Sentence, Words
 from penstock.gateway.pages.look import Look, ViewLook
 from penstock.gateway.pages.page import PAGES, Asked, Page
 from penstock.gateway.pages.plans import source_of
-from penstock.gateway.pages.rowtable import plain_rows, view_rows
+from penstock.gateway.pages.rowtable import RowTable, plain_rows, view_rows
 from penstock.gateway.pages.site import Site
 from penstock.gateway.pages.tail import late_rows, tail
 from penstock.gateway.pages.windows import timeline
@@ -34,6 +36,7 @@ def view(site: Site, look: Look, asked: Asked) -> Page:
     found = look.views[name]
     if found.kind == "stream" or name not in look.topics:
         facts = {"view": found, "sentence": _sentence(found, look), "source": source_of(site.app, name)}
+        facts["newest"] = _newest(site, name)
         return Page("stream.html", name, {**facts, "verifying": site.verification(name)})
     moment = moment_of(asked.get("at"))
     shown = tail(site.app, name, moment=moment)
@@ -42,7 +45,7 @@ def view(site: Site, look: Look, asked: Asked) -> Page:
     drawn = timeline(shown, late, event_time=_event_time(site, found))
     filter_ = asked.get("filter")
     limit = _ROWS if asked.get("rows") == "all" else _ROWS_FIRST
-    rows = view_rows(shown, now_us=now_us, limit=limit)
+    rows = view_rows(shown, now_us=now_us, limit=limit, past=moment is not None)
     if filter_:
         rows = _filtered(site, name, filter_, moment)
     facts = {
@@ -52,6 +55,23 @@ def view(site: Site, look: Look, asked: Asked) -> Page:
         "rows_known": len(shown.rows), "verifying": site.verification(name),
     }  # fmt: skip
     return Page("view.html", name, facts, past=moment is not None)
+
+
+def _newest(site: Site, name: str) -> RowTable | None:
+    """What a stream has given last, None where it was never run."""
+    if name not in site.app.log.topics():
+        return None
+    topic = site.app.log.topic(name)
+    batches = [
+        batch
+        for partition, (first, end) in topic.bounds().items()
+        for batch in topic.read(partition=partition, start=max(first, end - _ROWS_FIRST), end=end)
+    ]
+    newest = pa.Table.from_batches(batches, schema=topic.settings.read_schema).sort_by(
+        [("_timestamp", "descending"), ("_offset", "descending")]
+    )
+    own = topic.settings.schema.arrow
+    return plain_rows(own, newest.slice(0, _ROWS_FIRST).select(own.names).to_pylist())
 
 
 def moment_of(text: str) -> datetime | None:

@@ -67,6 +67,7 @@ class Timeline:
     height: int
     keys_hidden: int
     summary: str
+    overlapping: bool  # then each window is drawn from where the one before it ends
 
 
 def timeline(tail: Tail, late: Sequence[LateRow], *, event_time: str | None) -> Timeline | None:
@@ -76,7 +77,8 @@ def timeline(tail: Tail, late: Sequence[LateRow], *, event_time: str | None) -> 
         return None
     keys = [name for name in tail.spec.key if name not in ("window_start", "window_end")]
     value = _value_column(tail)
-    from_us, to = _range(rows, tail.closed_us)
+    shown_from = _shown_from(rows, keys)
+    from_us, to = _range(rows, shown_from, tail.closed_us)
     rows = [row for row in rows if _end(row) > from_us]
     lanes = _lanes(rows, keys)
     scale = (WIDTH - LEFT) / max(1, to - from_us)
@@ -86,7 +88,9 @@ def timeline(tail: Tail, late: Sequence[LateRow], *, event_time: str | None) -> 
         return round(LEFT + (time_us - from_us) * scale, 1)
 
     cells = [
-        _cell(row, at[_label(row.values, keys)], value, x) for row in rows if _label(row.values, keys) in at
+        _cell(row, shown_from[id(row)], at[_label(row.values, keys)], value, x)
+        for row in rows
+        if _label(row.values, keys) in at
     ]
     marks = _marks(late, keys, at, x, from_us, to, event_time)
     watermark = None
@@ -97,6 +101,7 @@ def timeline(tail: Tail, late: Sequence[LateRow], *, event_time: str | None) -> 
         tuple(Lane(_short(label), label, TOP + 8 + number * _LANE) for label, number in at.items()),
         tuple(cells), tuple(_ticks(from_us, to, x)), tuple(marks), watermark, TOP + len(lanes) * _LANE + 26,
         hidden, _summary(cells, marks, tail.closed_us),
+        any(shown_from[id(row)] > _start(row) for row in rows),
     )  # fmt: skip
 
 
@@ -114,13 +119,24 @@ def _end(row: Row) -> int:
     return to_us(row.values["window_end"])
 
 
-def _range(rows: Sequence[Row], closed_us: int | None) -> tuple[int, int]:
+def _shown_from(rows: Sequence[Row], keys: Sequence[str]) -> dict[int, int]:
+    """Of each row by its id, where its window is drawn from: hopping windows of a key lie over each other."""
+    ended: dict[str, int] = {}
+    found = {}
+    for row in sorted(rows, key=lambda row: (_end(row), _start(row))):
+        label = _label(row.values, keys)
+        found[id(row)] = max(_start(row), min(ended.get(label, 0), _end(row) - 1))
+        ended[label] = _end(row)
+    return found
+
+
+def _range(rows: Sequence[Row], shown_from: Mapping[int, int], closed_us: int | None) -> tuple[int, int]:
     """The newest windows, and the watermark among them."""
-    lengths = sorted(_end(row) - _start(row) for row in rows)
+    lengths = sorted(_end(row) - shown_from[id(row)] for row in rows)
     length = max(1, lengths[len(lengths) // 2])
     newest = max(_end(row) for row in rows)
     to = max(newest, closed_us or newest) if (closed_us or 0) < newest + 2 * length else newest
-    oldest = min(_start(row) for row in rows)
+    oldest = min(shown_from.values())
     return max(oldest, to - _SPAN_MAX * length), to + length // 3
 
 
@@ -138,8 +154,8 @@ def _lanes(rows: Sequence[Row], keys: Sequence[str]) -> list[str]:
     return sorted(busiest)
 
 
-def _cell(row: Row, lane: int, value: str | None, x: Any) -> Cell:
-    left, right = max(LEFT, x(_start(row))), x(_end(row))
+def _cell(row: Row, shown_from: int, lane: int, value: str | None, x: Any) -> Cell:
+    left, right = max(LEFT, x(shown_from)), x(_end(row))
     state: State = "revised" if row.revision else "final" if row.final else "open"
     text = words.cell(row.values[value]) if value else "•"
     shown = text if len(text) * 7.4 < right - left - 6 else ""

@@ -25,7 +25,7 @@ function draw(into, chart) {
       height: 200,
       legend: { live: true },
       cursor: { points: { size: 6 } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => new Date(at * 1e3).toISOString().slice(11, 16)) }, { ...axis, size: 48 }],
+      axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => new Date(at * 1e3).toISOString().slice(11, ticks[1] - ticks[0] < 60 ? 19 : 16)) }, { ...axis, size: 48 }],
       series: [
         { label: "window", value: (_, at) => (at == null ? "–" : new Date(at * 1e3).toISOString().slice(11, 19)) },
         ...chart.lines.map((line, at) => ({ label: line.label, stroke: lines[at % lines.length], width: 1.6, dash: DASHES[at % DASHES.length], spanGaps: true, value: (_, found) => (found == null ? "–" : found.toLocaleString("en")), points: { show: chart.times.length < 3 } })),

@@ -3,6 +3,7 @@ import { Graph, layout } from "../vendor/dagre.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const BOX = { width: 208, height: 52 };
+const [GAP, EDGE] = [16, 8];
 let drawn = "";
 
 function element(name, attributes = {}, text) {
@@ -31,17 +32,36 @@ function ranks({ nodes, edges }) {
   return 1 + Math.max(0, ...depth.values());
 }
 
-function place({ nodes, edges }, room) {
+// What nothing is joined to yet, under the rest in rows: in one column it would be the whole page.
+function placeLoose(nodes, top, room) {
+  const [right, down] = [BOX.width + GAP, BOX.height + GAP];
+  const columns = Math.max(1, Math.floor((room - 2 * EDGE + GAP) / right));
+  const at = (index) => ({ x: EDGE + BOX.width / 2 + (index % columns) * right, y: top + EDGE + BOX.height / 2 + Math.floor(index / columns) * down });
+  const height = nodes.length ? Math.ceil(nodes.length / columns) * down - GAP + 2 * EDGE : 0;
+  return { at: new Map(nodes.map((node, index) => [node.id, at(index)])), width: Math.min(columns, nodes.length) * right - GAP + 2 * EDGE, height };
+}
+
+function placeJoined(nodes, edges, room) {
   const graph = new Graph();
   const columns = ranks({ nodes, edges });
-  const ranksep = columns > 1 ? Math.min(460, Math.max(60, (room - 16 - columns * BOX.width) / (columns - 1))) : 0;
-  graph.setGraph({ rankdir: "LR", nodesep: 16, ranksep, marginx: 8, marginy: 8 });
+  const ranksep = columns > 1 ? Math.min(460, Math.max(60, (room - 2 * EDGE - columns * BOX.width) / (columns - 1))) : 0;
+  graph.setGraph({ rankdir: "LR", nodesep: GAP, ranksep, marginx: EDGE, marginy: EDGE });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of nodes) graph.setNode(node.id, { ...BOX });
-  const known = new Set(nodes.map((node) => node.id));
-  for (const edge of edges) if (known.has(edge.source) && known.has(edge.target)) graph.setEdge(edge.source, edge.target);
+  for (const edge of edges) graph.setEdge(edge.source, edge.target);
   layout(graph);
-  return graph;
+  const { width, height } = graph.graph();
+  return { at: new Map(nodes.map(({ id }) => [id, graph.node(id)])), width, height };
+}
+
+function place({ nodes, edges }, room) {
+  const known = new Set(nodes.map((node) => node.id));
+  const drawn = edges.filter((edge) => known.has(edge.source) && known.has(edge.target));
+  const ends = new Set(drawn.flatMap((edge) => [edge.source, edge.target]));
+  const [joined, loose] = [nodes.filter((node) => ends.has(node.id)), nodes.filter((node) => !ends.has(node.id))];
+  const above = joined.length ? placeJoined(joined, drawn, room) : { at: new Map(), width: 0, height: 0 };
+  const below = placeLoose(loose, above.height, Math.max(room, above.width));
+  return { at: new Map([...above.at, ...below.at]), width: Math.max(above.width, below.width), height: above.height + below.height };
 }
 
 function curve(from, to) {
@@ -64,16 +84,15 @@ function drawNode(node, at) {
 }
 
 function draw(into, graph) {
-  const placed = place(graph, into.clientWidth || 900);
-  const { width, height } = placed.graph();
+  const { at, width, height } = place(graph, into.clientWidth || 900);
   const svg = element("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, width, height });
   for (const edge of graph.edges) {
-    const [from, to] = [placed.node(edge.source), placed.node(edge.target)];
+    const [from, to] = [at.get(edge.source), at.get(edge.target)];
     if (!from || !to) continue;
     const line = element("path", { d: curve(from, to), "data-edge": `${edge.source}\n${edge.target}` });
     svg.append(line);
   }
-  for (const node of graph.nodes) svg.append(drawNode(node, placed.node(node.id)));
+  for (const node of graph.nodes) svg.append(drawNode(node, at.get(node.id)));
   into.replaceChildren(svg);
 }
 

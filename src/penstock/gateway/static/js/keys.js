@@ -23,10 +23,10 @@ function onKey(event) {
     filter.select?.();
   } else if (event.key === "?") {
     document.getElementById("keys").showModal();
-  } else if (event.key === "g") {
-    leader = Date.now();
   } else if (Date.now() - leader < 1500 && PLACES[event.key]) {
     location.href = PLACES[event.key];
+  } else if (event.key === "g") {
+    leader = Date.now();
   } else if (event.key === " " && !event.target.closest?.("button, a, summary, input")) {
     const pause = document.querySelector("[data-pause]");
     if (pause) {

@@ -29,6 +29,14 @@ function go(slider, at) {
   show(url.pathname + url.search);
 }
 
+// What can be seen grows while one looks; whoever looks at now stays there.
+function follow(slider) {
+  if (slider.matches(":active")) return;
+  const { from, to } = document.querySelector("[data-span]").dataset;
+  Object.assign(slider, { min: from, max: to });
+  if (!timer && !new URL(location.href).searchParams.has("at")) slider.value = to;
+}
+
 // On a small screen the windows are wider than the page: the newest are the first to be seen.
 function showNewest() {
   for (const strip of document.querySelectorAll(".windows")) strip.scrollLeft = strip.scrollWidth;
@@ -43,8 +51,12 @@ export function startMoment() {
     const at = Number(slider.value);
     output.textContent = said(at);
     clearTimeout(timer);
-    timer = setTimeout(() => go(slider, at), 120);
+    timer = setTimeout(() => {
+      timer = 0;
+      go(slider, at);
+    }, 120);
   });
+  document.addEventListener("penstock:put", (event) => event.target.id === "part_span" && follow(slider));
   // A step of a key is one part in three hundred, not one millisecond.
   slider.addEventListener("keydown", (event) => {
     const direction = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
@@ -55,9 +67,10 @@ export function startMoment() {
     slider.dispatchEvent(new Event("input"));
   });
   document.querySelector("[data-moment-now]").addEventListener("click", () => {
-    slider.max = Date.now();
-    slider.value = slider.max;
+    clearTimeout(timer);
+    timer = 0;
     output.textContent = "now";
     go(slider, null);
+    follow(slider);
   });
 }
