@@ -622,7 +622,7 @@ def test_the_sweep_finds_folders_that_are_not_synced(
 def test_the_sweep_finds_a_commit_before_the_records_are_synced(
     broken: Callable[[], Day], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Partition, "stage", lambda self, head, frames, transaction: self.write(head, frames))
+    monkeypatch.setattr(CrashingDisk, "sync_all", lambda self, syncs: None)
     assert any("is lost" in failure for failure in failures(broken(), "synced", "zeroed"))
 
 

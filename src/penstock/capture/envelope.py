@@ -108,8 +108,7 @@ def _key_changed(rows: pa.RecordBatch, key: Sequence[str]) -> Any:
 
 
 def _upserts(after: Any, columns: pa.Schema) -> pa.Table:
-    arrays = [pc.struct_field(after, column.name) for column in columns]
-    return _marked(arrays, columns, deleted=False)
+    return _marked(after.flatten(), columns, deleted=False)
 
 
 def _deletes(before: Any, columns: pa.Schema, key: Sequence[str]) -> pa.Table:

@@ -103,6 +103,9 @@ def _stage_and_commit(
             place.roll_if_due()
             begun.append(place)
             staged.append((place, place.partition.stage(place.head, place.frames, state.transaction)))
+        if staged:
+            syncs = [place.partition.active(head).sync for place, head in staged]
+            staged[0][0].partition.disk.sync_all(syncs)
         shares = tuple(place.share(head) for place, head in staged)
         ledger.commit(producer, replace(state, shares=shares))
     except Contended:

@@ -23,6 +23,7 @@ _SLOT = struct.Struct("<QQqQQQQQQqQQQQ16s")
 _SLOT_BYTES = 256
 _SIZE_BYTES = 4096
 _CRC = struct.Struct("<I")
+_COUNT_BYTES = 8  # the first of a slot
 
 FAILED = 1  # a sync failed: what lies past `synced_bytes` must be cut before the next append
 DELETED = 2  # the topic is gone
@@ -91,12 +92,17 @@ class SharedHead:
     def _newest(self) -> _Slot | None:
         # A writer may be filling one slot while we read; two writes within one read are tried again.
         for _ in range(100):
-            slots = [slot for slot in (self._slot(0), self._slot(1)) if slot]
-            if slots:
-                return max(slots)
+            newer = int(self._count(1) > self._count(0))
+            # An append reads heads a dozen times: the older slot only where the newer one is not whole.
+            if slot := self._slot(newer) or self._slot(1 - newer):
+                return slot
             if not any(self._shared.view[: 2 * _SLOT_BYTES]):
                 return None
         return None
+
+    def _count(self, number: int) -> int:
+        at = number * _SLOT_BYTES
+        return int.from_bytes(self._shared.view[at : at + _COUNT_BYTES], "little")
 
     def _slot(self, number: int) -> _Slot | None:
         at = number * _SLOT_BYTES

@@ -22,7 +22,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 
 import xxhash
@@ -34,6 +35,7 @@ from penstock.log.head import FAILED, Head, SharedHead
 from penstock.log.partition import LOCK_TIMEOUT_S, Committed
 
 _PREFIX = struct.Struct("<IQ")
+_numbers = attrgetter(*(field.name for field in fields(Committed)))
 _REWRITE_BYTES = 8 << 20
 _REWRITING = b"rewrite"
 
@@ -424,10 +426,7 @@ def order_of(transaction: str) -> tuple[int, int]:
 
 def _commit_record(producer: str, state: ProducerState) -> dict[str, object]:
     position = None if state.position is None else base64.b64encode(state.position).decode()
-    shares = [
-        [s.topic, s.partition, s.first, *astuple(s.committed)]
-        for s in state.shares
-    ]  # fmt: skip
+    shares = [[s.topic, s.partition, s.first, *_numbers(s.committed)] for s in state.shares]
     return {
         "kind": "commit", "producer": producer, "epoch": state.epoch, "sequence": state.sequence,
         "position": position, "transaction": state.transaction, "shares": shares,

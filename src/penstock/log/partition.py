@@ -334,11 +334,9 @@ class Partition:
     # ---- this partition's share of an atomic append (the caller holds the lock) ----------
 
     def stage(self, head: Head, frames: Sequence[PendingFrame], transaction: str) -> Head:
-        """Write and sync frames that count only if `transaction` is committed."""
+        """Write frames that count only if `transaction` is committed, which needs a sync of them before."""
         self.update(replace(head, transaction=transaction.encode()))
-        staged = self.write(head, frames)
-        self.active(head).sync()
-        return staged
+        return self.write(head, frames)
 
     def publish(self, staged: Head) -> None:
         """The transaction is committed: show its records."""

@@ -32,6 +32,7 @@ For one thread: a lock that is taken is refused at once, and nobody ever waits.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -167,6 +168,10 @@ class CrashingDisk:
         if not isinstance(self._world.find(path), FolderNode):
             raise FileNotFoundError(str(path))
         self.do(Operation("sync_folder", path))
+
+    def sync_all(self, syncs: Sequence[Callable[[], None]]) -> None:
+        for sync in syncs:  # one after the other: so the power is lost between any two of them
+            sync()
 
     # ---- recording ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ full
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +153,10 @@ class FaultyDisk:
         with self.doing("sync_folder", path) as fault:
             if not fault:
                 self.disk.sync_folder(path)
+
+    def sync_all(self, syncs: Sequence[Callable[[], None]]) -> None:
+        for sync in syncs:  # one after the other: the same fault strikes the same one again
+            sync()
 
 
 class FaultyFile:
