@@ -366,3 +366,11 @@ def test_an_id_that_no_environment_can_hold_hinders_no_command(cli: Command) -> 
     with ps.open_queues(cli.home) as queues:
         queues.open_queue("jobs").publish("job", id="a\0b", key="\0")
     assert cli("queue", "work", "jobs", "--once", "--", "true").stdout == "1 done, 0 put back, 0 rejected\n"
+
+
+def test_a_dead_letter_that_is_no_json_can_be_passed_over(jobs: Command) -> None:
+    jobs("queue", "publish", "jobs", "--body", "no json")
+    jobs("queue", "get", "jobs", "--max", 4, "--then", "reject")
+    refused = jobs("queue", "redrive", "jobs", "--set", "id=9", "--json")
+    assert "--containing" in error_of(refused)["hint"]
+    assert jobs.json("queue", "redrive", "jobs", "--set", "id=9", "--containing", '"id"')["redriven"] == 3

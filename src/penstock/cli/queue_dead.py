@@ -11,7 +11,7 @@ import typer
 from penstock.cli import output, words
 from penstock.cli.queue_place import Name, QueueHome, queues_of
 from penstock.cli.session import AsJson, Session
-from penstock.errors import BadOption
+from penstock.errors import BadOption, BadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,10 +125,14 @@ def _edit(body: str | None, changes: list[str]) -> Callable[[DeadLetter], object
 
 
 def _changed(letter: DeadLetter, members: dict[str, Any]) -> object:
-    value = letter.json()
+    try:
+        value = letter.json()
+    except BadRecord:
+        value = None
     if not isinstance(value, dict):
         raise BadOption(
-            f"the body of message {letter.id} is no JSON object.", hint="give a new one with --body"
+            f"the body of message {letter.id} is no JSON object.",
+            hint="give a new one with --body, or choose others with --cause, --id or --containing",
         )
     return {**value, **members}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import duration_ms
-from penstock.queue.message import message
+from penstock.queue.message import message, several
 from penstock.queue.pattern import check_pattern
 from penstock.queue.port import QueuePort
 from penstock.queue.settings import Binding, ExchangeKind
@@ -47,7 +47,7 @@ class Exchange:
         self, bodies: Iterable[object], *, mandatory: bool = True, timeout: str | float = _ROOM_S
     ) -> list[str]:
         """Several at once, which costs little more than one."""
-        messages = [message(body) for body in bodies]
+        messages = several(bodies)
         if messages:
             self._port.publish_to_exchange(
                 self.name, messages, mandatory=mandatory, timeout_s=duration_ms(timeout) / 1_000

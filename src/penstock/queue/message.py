@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
@@ -81,6 +81,13 @@ def message(
             reply_to, duration_ms(delay), None if ttl is None else duration_ms(ttl),
         )
     )  # fmt: skip
+
+
+def several(bodies: Iterable[object]) -> list[Message]:
+    """A message of each. Raises BadOption for a single one, whose letters are not meant."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | Mapping | Message):
+        raise BadOption(f"a {type(bodies).__name__} is one message.", hint="publish() it, or give a list")
+    return [message(body) for body in bodies]
 
 
 def checked(message: Message) -> Message:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, UnknownQueue
 from penstock.queue.consumer import QueueConsumer
 from penstock.queue.delivery import Cause, DeadLetter, Delivery
-from penstock.queue.message import HeaderValue, Message, message
+from penstock.queue.message import HeaderValue, Message, message, several
 from penstock.queue.port import Acks, ConsumerOptions, Edit, QueuePort, QueueStats, Wanted
 from penstock.queue.request import Replies
 from penstock.queue.settings import QueueSettings
@@ -77,7 +77,7 @@ class Queue:
 
     def publish_many(self, bodies: Iterable[object], *, timeout: str | float = _ROOM_S) -> list[str]:
         """Several at once, which costs little more than one: all are durable on return."""
-        messages = [message(body) for body in bodies]
+        messages = several(bodies)
         if messages:
             self._port.publish(self.name, messages, timeout_s=duration_ms(timeout) / 1_000)
         return [each.id for each in messages]
@@ -180,6 +180,8 @@ class Queue:
         `where`: a cause, or a function that says which. `edit`: gives the new body, or a `ps.Message`.
         `to`: another queue. Should this be interrupted, what was redriven twice has the same message id.
         """
+        if limit is not None:
+            _check_limit(limit)
         target = self.name if to is None else to if isinstance(to, str) else to.name
         return self._port.redrive(
             self.name, to=target, wanted=_wanted(where), edit=_edited(edit), limit=limit
@@ -211,6 +213,8 @@ def _wanted(where: Wanted | Cause | None) -> Wanted:
     if where is None:
         return lambda _: True
     if isinstance(where, str):
+        if where not in get_args(Cause):
+            raise BadOption(f"{where!r} is no cause.", hint=f"choose one of {', '.join(get_args(Cause))}")
         return lambda letter: letter.cause == where
     return where
 

@@ -18,6 +18,7 @@ from penstock.errors import (
     NotSupported,
     QueueDiffers,
     QueueFull,
+    StorageError,
     UnknownExchange,
     UnknownQueue,
     Unroutable,
@@ -54,6 +55,7 @@ class RabbitQueues:
         self._replies: set[str] = set()
         self._later: dict[tuple[str, int], tuple[str, float]] = {}
         self._consumers: weakref.WeakSet[RabbitConsumer] = weakref.WeakSet()
+        self._is_closed = False
         with self._topology.channel():
             pass  # an address that is wrong should say so now
 
@@ -239,6 +241,8 @@ class RabbitQueues:
     # ---- consuming -------------------------------------------------------------------------------
 
     def consumer(self, queue: str, options: ConsumerOptions) -> RabbitConsumer:
+        if self._is_closed:
+            raise StorageError("these queues were closed.", hint="open them anew: ps.open_queues()")
         settings, own = self.queue_settings(queue), queue in self._replies
         if not own:
             self._check(queue)
@@ -297,6 +301,7 @@ class RabbitQueues:
             yield _letters(channel, queue, there[0] if there else 0)
 
     def close(self) -> None:
+        self._is_closed = True
         for consumer in list(self._consumers):
             consumer.close()
         self._publisher.close()

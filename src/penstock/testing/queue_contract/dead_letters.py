@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from penstock.errors import BadOption
 from penstock.queue.delivery import DeadLetter
 from penstock.queue.queue import Queue
 from penstock.queue.queues import Queues
@@ -116,6 +119,15 @@ class DeadLetters(Backend):
         assert queue.redrive("rejected", to=target, limit=1) == 1
         assert self.next(target).json() == {"id": "a"}
         assert queue.redrive("expired") == 0
+
+    def test_a_cause_that_there_is_not_is_refused(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        with pytest.raises(BadOption, match="rejected"):
+            queue.redrive("rejcted")  # type: ignore[arg-type]
+        with pytest.raises(BadOption, match="rejected"):
+            queue.purge_dead("rejcted")  # type: ignore[arg-type]
+        with pytest.raises(BadOption):
+            queue.redrive(limit=-1)
 
     def test_purged_letters_are_gone(self, queues: Queues) -> None:
         queue = new_queue(queues)

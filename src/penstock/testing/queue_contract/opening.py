@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import MessageTooLarge, QueueDiffers, QueueFull
+from penstock.errors import MessageTooLarge, QueueDiffers, QueueFull, StorageError
 from penstock.queue.queues import Queues
 from penstock.testing.queue_contract.backend import Backend, fresh, new_queue
 
@@ -65,3 +65,11 @@ class Opening(Backend):
         with pytest.raises(QueueDiffers) as differs:
             other.queue(name, max_message_bytes=20, ttl="1 hour")
         assert "max_message_bytes" in differs.value.message
+
+    def test_queues_that_were_closed_give_and_take_nothing(self, queues: Queues) -> None:
+        closed = self.reopen(queues)
+        queue = closed.queue(new_queue(queues).name)
+        closed.close()
+        for asked in (lambda: queue.publish("late"), queue.get, queue.consume):
+            with pytest.raises(StorageError, match="closed"):
+                asked()

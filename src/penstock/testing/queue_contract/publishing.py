@@ -69,6 +69,13 @@ class Publishing(Backend):
     def test_nothing_published_is_nothing(self, queues: Queues) -> None:
         assert new_queue(queues).publish_many([]) == []
 
+    def test_one_message_is_not_taken_for_several(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        for one in ("abc", b"abc", {"id": 7}, message("abc")):
+            with pytest.raises(BadOption, match="one message"):
+                queue.publish_many(one)  # type: ignore[arg-type]
+        assert self.is_empty(queue)
+
     def test_what_was_published_survives_the_publisher(self, queues: Queues) -> None:
         publisher = self.reopen(queues)
         name = fresh("queue")
