@@ -228,6 +228,22 @@ def test_a_feed_has_a_bound_of_rows_also_when_they_come_later(home: Path) -> Non
     app.close()
 
 
+def test_a_server_that_ends_does_not_wait_for_who_does_not_read(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = shop(home)
+    for _ in range(20):
+        app.topics["notes"].append([{"text": "x" * 20_000}] * 100)
+    with serving(app) as served:
+        slow = [_subscribe(served, "?from=earliest") for _ in range(3)]
+        wait_until(lambda: served.gateway.channels.subscribers == 3, timeout_s=WAIT_S)
+        wait_until(lambda: served.gateway.measures.sent > 0, timeout_s=WAIT_S)
+    assert "timeout graceful shutdown" not in caplog.text
+    for client in slow:
+        client.close()
+    app.close()
+
+
 def test_who_comes_back_after_too_much_begins_anew(home: Path) -> None:
     app = shop(home)
     with serving(app, Settings(limits=Limits(replay_bytes=2_000))) as served:

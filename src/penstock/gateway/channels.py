@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LINGER_S = 30.0  # after the last client has left: one that was cut off comes back soon
 _JOIN_S = 5.0
+_GOODBYE_S = 1.0  # for clients to take what they were sent, when the server ends
 
 Pieces = Callable[[Channel, Subscriber], AsyncIterator[bytes]]
 """What a client of a channel is sent."""
@@ -106,11 +107,18 @@ class Channels:
 
     def end(self) -> None:
         """All streams; no new ones begin."""
+        if not self._ending:
+            asyncio.get_running_loop().call_later(_GOODBYE_S, self._cut_off)
         self._ending = True
         for subscriber in self._subscribers:
             subscriber.end()
         for key, found in list(self._open.items()):
             self._close(key, found)
+
+    def _cut_off(self) -> None:
+        """Who has not read its last words by now."""
+        for subscriber in self._subscribers:
+            subscriber.dropped.set()
 
     async def close(self) -> None:
         """Once nobody reads the log any more, at the latest a few seconds from now."""
