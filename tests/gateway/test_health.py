@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -52,6 +53,41 @@ def test_an_app_that_nobody_runs_says_so(app: ps.App) -> None:
     look = Watcher(app).look()
     assert _said(look).startswith("Nobody runs it")
     assert [need.kind for need in health.needs(look)] == ["stopped"]
+
+
+def test_nobody_but_the_first_waits_for_a_log_that_answers_slowly(
+    app: ps.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = Watcher(app)
+    first = watcher.look()
+    asked, answer = threading.Event(), threading.Event()
+    slow = watcher._look
+
+    def slowly() -> Look:
+        asked.set()
+        assert answer.wait(60)
+        return slow()
+
+    monkeypatch.setattr(watcher, "_look", slowly)
+    looking = threading.Thread(target=lambda: watcher.look(age_s=0.0))
+    looking.start()
+    assert asked.wait(60)
+    assert watcher.look(age_s=0.0) is first
+    answer.set()
+    looking.join(60)
+    assert watcher.look() is not first
+
+
+def test_a_slow_log_is_looked_at_by_the_watcher_alone(app: ps.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.gateway.pages.watcher._SLOW_S", 0.0)
+    watcher = Watcher(app)
+    first = watcher.look()
+    watcher.start()
+    try:
+        wait_until(lambda: watcher.look(age_s=0.0) is not first, what="its look", timeout_s=60)
+    finally:
+        watcher.close()
+    assert {thread.name for thread in threading.enumerate()}.isdisjoint({"watcher"})
 
 
 def test_an_app_that_spark_is_still_starting_for_says_so(app: ps.App) -> None:
