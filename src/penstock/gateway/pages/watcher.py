@@ -14,6 +14,7 @@ from penstock.app.published import Published
 from penstock.app.status import QueryStatus
 from penstock.app.watermark import Backlog, Held, backlog, held_back
 from penstock.errors import PenstockError
+from penstock.flow.commit import producer_of
 from penstock.flow.definition import Definition
 from penstock.flow.plan import Scan
 from penstock.gateway.facts import topics as topic_facts
@@ -140,6 +141,7 @@ class Watcher:
             Trend(self._slowest.points[-1][1], self._slowest.values()),
             Trend(max(waits, default=0.0), self._waits.values()),
             sum(reading.late_since(self._app, name, now_us - _LATE_US) for name in views),
+            frozenset(producer_of(self._app.name, name) for name in views),
         )  # fmt: skip
 
     # ---- topics, groups, queues -----------------------------------------------------------------
