@@ -70,7 +70,8 @@ def test_the_first_sentence_says_what_is_the_case(reader: Reader) -> None:
 def test_on_a_phone_what_needs_somebody_comes_before_the_pipeline(reader: Reader) -> None:
     page = reader.open("/")
     page.set_viewport_size({"width": 390, "height": 844})
-    tops = [(page.locator(f"#part_{part}").bounding_box() or {})["y"] for part in ("needs", "graph", "views")]
+    boxes: list[Any] = [page.locator(f"#part_{name}").bounding_box() for name in ("needs", "graph", "views")]
+    tops = [box["y"] for box in boxes]
     assert tops == sorted(tops)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,9 +19,9 @@ from penstock.app.failures import Failure
 from penstock.app.published import Starting, last
 from penstock.app.verify import Verified
 from penstock.gateway.pages import batches, health
-from penstock.gateway.pages.look import Look
+from penstock.gateway.pages.look import GroupLook, Look
 from penstock.gateway.pages.watcher import Watcher
-from penstock.log.port import to_us
+from penstock.log.port import GroupInfo, to_us
 
 
 @pytest.fixture
@@ -52,6 +54,50 @@ def test_an_app_that_nobody_runs_says_so(app: ps.App) -> None:
     look = Watcher(app).look()
     assert _said(look).startswith("Nobody runs it")
     assert [need.kind for need in health.needs(look)] == ["stopped"]
+
+
+def test_what_a_query_shows_to_kafka_of_its_place_is_no_group_that_needs_somebody(app: ps.App) -> None:
+    app.log.topic("clicks").append({"ad": "a", "at": datetime.now(UTC)})
+    info = GroupInfo("flow.shop.per_ad", "clicks", (), ())
+    look = replace(Watcher(app).look(), groups=(GroupLook(info, 9, 300.0, ()),))
+    assert "lag" not in [need.kind for need in health.needs(look)]
+    other = replace(look, groups=(GroupLook(replace(info, group="mailer"), 9, 300.0, ()),))
+    assert "lag" in [need.kind for need in health.needs(other)]
+
+
+def test_nobody_but_the_first_waits_for_a_log_that_answers_slowly(
+    app: ps.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = Watcher(app)
+    first = watcher.look()
+    asked, answer = threading.Event(), threading.Event()
+    slow = watcher._look
+
+    def slowly() -> Look:
+        asked.set()
+        assert answer.wait(60)
+        return slow()
+
+    monkeypatch.setattr(watcher, "_look", slowly)
+    looking = threading.Thread(target=lambda: watcher.look(age_s=0.0))
+    looking.start()
+    assert asked.wait(60)
+    assert watcher.look(age_s=0.0) is first
+    answer.set()
+    looking.join(60)
+    assert watcher.look() is not first
+
+
+def test_a_slow_log_is_looked_at_by_the_watcher_alone(app: ps.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.gateway.pages.watcher._SLOW_S", 0.0)
+    watcher = Watcher(app)
+    first = watcher.look()
+    watcher.start()
+    try:
+        wait_until(lambda: watcher.look(age_s=0.0) is not first, what="its look", timeout_s=60)
+    finally:
+        watcher.close()
+    assert {thread.name for thread in threading.enumerate()}.isdisjoint({"watcher"})
 
 
 def test_an_app_that_spark_is_still_starting_for_says_so(app: ps.App) -> None:

@@ -181,8 +181,8 @@ def _run(look: Look) -> Iterator[Need]:
 
 def _of_groups(look: Look) -> Iterator[Need]:
     for group in look.groups:
-        if group.seconds <= LAG_S:
-            continue
+        if group.seconds <= LAG_S or group.info.group in look.queries:
+            continue  # what a query lacks is told of its view
         info, members = group.info, len(group.info.members)
         text = f"{info.group} is {words.span(group.seconds)} behind on {info.topic}"
         reads = f"it has {words.count(members, 'member')}" if members else "it has no members now"

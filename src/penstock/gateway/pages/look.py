@@ -112,6 +112,7 @@ class Look:
     slowest: Trend  # seconds behind
     wait: Trend  # seconds from append to view
     late_hour: int
+    queries: frozenset[str] = frozenset()  # under which names a log other than ours shows how far they are
     error: str | None = None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -36,6 +37,7 @@ from penstock.gateway.routing import needs
 
 _EVERY_S = 1.0
 _BEAT_S = 3.0
+_OLD_S = 15.0  # what is shown is older than this: a reader is told
 routes = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
@@ -73,12 +75,12 @@ async def live(request: Request, path: Annotated[str, Query(max_length=2_000)]) 
 async def _changes(request: Request, site: Site, path: str, role: str) -> AsyncIterator[str]:
     site.looking += 1
     known: dict[str, str] = {}
-    silent_s = 0.0
+    silent_s, at_us = 0.0, 0
     try:
         yield "retry: 2000\n\n"
         while not site.gateway.ended and not await request.is_disconnected():
             try:
-                parts = await site.gateway.read(_parts, site, path, role)
+                parts, at_us = await site.gateway.read(_parts, site, path, role)
             except PenstockError as error:
                 yield _event("trouble", {"message": error.message})
                 parts = known
@@ -87,6 +89,8 @@ async def _changes(request: Request, site: Site, path: str, role: str) -> AsyncI
             silent_s = 0.0 if changed else silent_s + _EVERY_S
             if changed:
                 yield _event("parts", changed)
+            elif (age_s := time.time() - at_us / 1e6) > _OLD_S:
+                yield _event("trouble", {"message": "the log answers slowly", "age_s": age_s})
             elif silent_s >= _BEAT_S:
                 yield _event("beat", {})
                 silent_s = 0.0
@@ -95,9 +99,10 @@ async def _changes(request: Request, site: Site, path: str, role: str) -> AsyncI
         site.looking -= 1
 
 
-def _parts(site: Site, path: str, role: str) -> dict[str, str]:
+def _parts(site: Site, path: str, role: str) -> tuple[dict[str, str], int]:
+    """The parts of a page, and the moment they are from."""
     page, look = site.page(path, role)
-    return site.parts(page, look, address=path, role=role)
+    return site.parts(page, look, address=path, role=role), look.at_us
 
 
 def _event(name: str, data: object) -> str:

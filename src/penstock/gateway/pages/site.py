@@ -118,8 +118,9 @@ def nav(look: Look, address: str) -> list[NavItem]:
     """Where one can go, with what is worth knowing before one goes there."""
     dead = sum(queue.dead for queue in look.queues)
     late = sum(view.late for view in look.views.values())
-    waiting = sum(need.blocks for need in health.needs(look))
-    lagging = sum(group.seconds > 60 for group in look.groups)
+    needs = health.needs(look)
+    waiting = sum(need.blocks for need in needs)
+    lagging = sum(need.kind == "lag" for need in needs)
     captures = look.published.status.captures if look.published and look.running else ()
     items = [
         NavItem("Overview", "/"),

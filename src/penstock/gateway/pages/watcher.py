@@ -14,6 +14,7 @@ from penstock.app.published import Published
 from penstock.app.status import QueryStatus
 from penstock.app.watermark import Backlog, Held, backlog, held_back
 from penstock.errors import PenstockError
+from penstock.flow.commit import producer_of
 from penstock.flow.definition import Definition
 from penstock.flow.plan import Scan
 from penstock.gateway.facts import topics as topic_facts
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 1.0
+_SLOW_S = 1.0
 _REST = 3.0  # after a look that took long, so many times as long
 _GROUPS_MAX = 200
 _LATE_US = 3_600_000_000  # an hour
@@ -52,7 +54,8 @@ class Watcher:
         self._topics, self._lags, self._groups = Samples(), Samples(), Samples()
         self._late, self._slowest, self._waits = Series(), Series(), Series()
         self._mutex = threading.Lock()
-        self._ended = threading.Event()
+        self._ended, self._wanted = threading.Event(), threading.Event()
+        self._took_s = 0.0
         self._thread: threading.Thread | None = None
         self._last: Look | None = None
 
@@ -64,27 +67,45 @@ class Watcher:
 
     def close(self) -> None:
         self._ended.set()
+        self._wanted.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
 
     def _go_on(self) -> None:
-        pause_s = 0.0
-        while not self._ended.wait(pause_s):
-            began = time.monotonic()
+        while not self._ended.is_set():
+            self._wanted.clear()
             try:
-                self.look(age_s=0.0)
+                self._looked(age_s=0.0)
             except Exception:  # alerts must outlive one look that failed
                 _LOG.exception("the log could not be looked at; trying again")
-            pause_s = max(_EVERY_S, _REST * (time.monotonic() - began))
+            self._ended.wait(_EVERY_S)
+            self._wanted.wait(max(0.0, _REST * self._took_s - _EVERY_S))  # sooner when somebody reads
 
     def look(self, *, age_s: float = _EVERY_S) -> Look:
-        """A look that is no older than `age_s`, or that another thread made meanwhile."""
-        asked_us = time.time_ns() // 1_000
-        with self._mutex:
+        """A look that is no older than `age_s`; while another thread makes one, the one before it.
+
+        A log that answers slowly keeps no reader waiting but the first: the others get what was seen last.
+        """
+        last = self._last
+        if last is None or self._thread is None or self._took_s < _SLOW_S:
+            return self._looked(age_s=age_s)
+        self._wanted.set()
+        return last
+
+    def _looked(self, *, age_s: float) -> Look:
+        asked_us, began = time.time_ns() // 1_000, time.monotonic()
+        before = self._last
+        if not self._mutex.acquire(blocking=before is None):
+            assert before is not None
+            return before
+        try:
             last = self._last
             if last is not None and last.at_us >= asked_us - age_s * 1e6:
                 return last
             self._last = made = self._made(last)
+            self._took_s = time.monotonic() - began
+        finally:
+            self._mutex.release()
         if self._on_look is not None:
             self._on_look(made)
         return made
@@ -120,6 +141,7 @@ class Watcher:
             Trend(self._slowest.points[-1][1], self._slowest.values()),
             Trend(max(waits, default=0.0), self._waits.values()),
             sum(reading.late_since(self._app, name, now_us - _LATE_US) for name in views),
+            frozenset(producer_of(self._app.name, name) for name in views),
         )  # fmt: skip
 
     # ---- topics, groups, queues -----------------------------------------------------------------

@@ -41,7 +41,9 @@ function open() {
   source.addEventListener("parts", onParts);
   source.addEventListener("beat", alive);
   source.addEventListener("trouble", (event) => {
-    trouble = JSON.parse(event.data).message;
+    const told = JSON.parse(event.data);
+    trouble = told.message;
+    if (told.age_s) heard = Date.now() - told.age_s * 1000;
   });
   source.onopen = alive;
 }
