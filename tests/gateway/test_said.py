@@ -52,6 +52,13 @@ def test_a_topic_is_shown_with_its_sentence(app: ps.App) -> None:
     app.close()
 
 
+def test_a_queue_is_shown_with_its_sentence(app: ps.App) -> None:
+    app.queue("mails", doc="Mails to send once and forget.").publish(b"hello")
+    with serving(app) as served:
+        assert "Mails to send once and forget." in httpx.get(f"{served.url}/queues/mails").text
+    app.close()
+
+
 def test_what_a_capture_fills_says_what_it_is(app: ps.App, tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "shop.db").close()
     app.capture("db", tmp_path / "shop.db")

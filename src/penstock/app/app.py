@@ -274,9 +274,9 @@ class App:
         self.sourced[name] = found
         return found
 
-    def queue(self, name: str, **options: Any) -> Queue:
-        """Declare a queue, with the `options` of `queues.queue`; it is created when one is first used."""
-        return self.declared_queues.declare(name, options)
+    def queue(self, name: str, *, doc: str = "", **options: Any) -> Queue:
+        """Declare a queue, with the `options` of `queues.queue`, made at the first use. `doc`: as of a topic."""
+        return self.declared_queues.declare(name, options, doc=doc)
 
     @property
     def queues(self) -> Queues:

@@ -26,19 +26,25 @@ class DeclaredQueues:
             )
         self._app, self._address = app, address
         self._declared: dict[str, QueueSettings] = {}
+        self._said: dict[str, str] = {}
         self._opened: tuple[str, Queues] | None = None
         self._mutex = threading.RLock()
 
-    def declare(self, name: str, options: Mapping[str, Any]) -> Queue:
+    def declare(self, name: str, options: Mapping[str, Any], *, doc: str = "") -> Queue:
         if name in self._declared:
             raise BadDefinition(
                 f'queue "{name}" is declared twice in app "{self._app.name}".', hint="rename one of them"
             )
         settings = self._declared[name] = queue_settings(name, **options)
+        self._said[name] = doc
         with self._mutex:
             if self._opened is not None:
                 self._opened[1].port.declare_queue(settings)
         return Queue(name, self.opened)
+
+    def said_of(self, name: str) -> str:
+        """The sentence it was declared with, if any."""
+        return self._said.get(name, "")
 
     @property
     def is_on_server(self) -> bool:

@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.cli.demo.shop import MAIL_TRIES
+from penstock.cli.demo.shop import mails as declared
 from penstock.cli.demo.stage import wait_until
 from penstock.queue.delivery import DeadLetter, Delivery
 from penstock.queue.opening import open_queues
 
-QUEUE = "mails"
-TRIES = 3
 _EACH_SECOND = 3
 _POISON_EVERY_S = 4
 _DRAIN_S = 20.0
@@ -38,7 +38,7 @@ class Mails:
 
     def __init__(self, home: Path) -> None:
         self._queues = open_queues(home)
-        self._queue = self._queues.queue(QUEUE, max_attempts=TRIES)
+        self._queue = self._queues.queue(declared.name, max_attempts=MAIL_TRIES)
         self._sent: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self.published = self.poison = 0
@@ -76,7 +76,7 @@ class Mails:
         self._queue.redrive("attempts", edit=_with_an_address)
         wait_until(lambda: self.sent >= self.published, timeout_s=_DRAIN_S)
         # Whoever redrives one without an address lets it be tried as often again.
-        given_up = [id for id, times in self._failed.items() if times % TRIES == 0]
+        given_up = [id for id, times in self._failed.items() if times % MAIL_TRIES == 0]
         mended = sum(id in self._sent for id in given_up)
         once = sum(times == 1 for times in self._sent.values())
         return Sent(self.published, once, self.poison, len(given_up), mended)

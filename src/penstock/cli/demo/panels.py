@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output, words
 from penstock.cli.demo import latency
-from penstock.cli.demo.mails import TRIES
+from penstock.cli.demo.shop import MAIL_TRIES
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -108,7 +108,7 @@ def _ms(buckets: Counter[int], percent: float) -> str:
 
 def _mails(play: Play) -> str:
     mails = play.mails
-    given_up = f"{words.count(mails.dead())} without an address given up after {TRIES} tries"
+    given_up = f"{words.count(mails.dead())} without an address given up after {MAIL_TRIES} tries"
     return f"{mails.sent:,} of {mails.published:,} sent; {given_up}"
 
 
@@ -230,7 +230,7 @@ def _figures(play: Play, proof: Proof) -> list[tuple[str, str]]:
 
 def _sent(mails: Sent) -> str:
     poison = words.count(mails.poison, "poison message")
-    given_up = f"{poison}: {mails.given_up} given up after {TRIES} tries, {mails.mended} mended and sent"
+    given_up = f"{poison}: {mails.given_up} given up after {MAIL_TRIES} tries, {mails.mended} mended and sent"
     return f"mails: {mails.once:,} of {mails.published:,} sent once; {given_up}"
 
 

@@ -91,6 +91,15 @@ saved_searches = app.table(
     doc="Searches over reviews that people saved. They change meanwhile, and bob's cannot be read.",
 )  # fmt: skip
 
+# ---- work to hand out and forget -------------------------------------------------------------------
+
+MAIL_TRIES = 3
+
+mails = app.queue(
+    "mails", max_attempts=MAIL_TRIES,
+    doc="Mails to send once and forget. Some have no address: after three tries they are put aside as dead.",
+)  # fmt: skip
+
 # ---- the application's database, captured: its tables are tables here -------------------------------
 
 database = app.capture("database", app.home / "shop.db")

@@ -59,6 +59,7 @@ def queue(site: Site, look: Look, asked: Asked) -> Page:
     settings = [(name.replace("_", " "), words.cell(value)) for name, value in asdict(found.settings).items()]
     facts = {
         "queue": found, "stats": stats, "letters": letters, "settings": settings[1:], "known": known,
+        "doc": site.app.declared_queues.said_of(found.name),
         "sentence": _one(stats.ready, stats.dead, stats.consumers),
     }  # fmt: skip
     return Page("queue.html", found.name, facts)
