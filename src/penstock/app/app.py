@@ -275,7 +275,7 @@ class App:
         return found
 
     def queue(self, name: str, *, doc: str = "", **options: Any) -> Queue:
-        """Declare a queue, with the `options` of `queues.queue`, made at the first use. `doc`: as of a topic."""
+        """Declare a queue, with the `options` of `queues.queue`, made at first use. `doc`: as of a topic."""
         return self.declared_queues.declare(name, options, doc=doc)
 
     @property
