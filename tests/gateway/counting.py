@@ -151,7 +151,7 @@ def to_us_span(span: timedelta) -> int:
     return round(span.total_seconds() * 1e6)
 
 
-def publish(app: ps.App, views: list[Counting], *, began: float) -> None:
+def publish(app: ps.App, views: list[Counting], *, began: float, operator: str = "tumbling") -> None:
     """What a run tells other processes."""
     queries = tuple(
         QueryStatus(
@@ -163,7 +163,7 @@ def publish(app: ps.App, views: list[Counting], *, began: float) -> None:
     plans = {
         each.view: Plan(
             each.view, (each.topic,), "event", 1_000, (each.by,), "",
-            ({"name": "tumbling", "span_ms": to_us_span(each.span) // 1_000},), True,
+            ({"name": operator, "span_ms": to_us_span(each.span) // 1_000},), True,
         )
         for each in views
     }  # fmt: skip

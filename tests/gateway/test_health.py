@@ -18,7 +18,7 @@ from penstock.app import failures, proofs, reading
 from penstock.app.failures import Failure
 from penstock.app.published import Starting, last
 from penstock.app.verify import Verified
-from penstock.gateway.pages import batches, health
+from penstock.gateway.pages import batches, health, watcher
 from penstock.gateway.pages.look import GroupLook, Look
 from penstock.gateway.pages.watcher import Watcher
 from penstock.log.port import GroupInfo, to_us
@@ -54,6 +54,18 @@ def test_an_app_that_nobody_runs_says_so(app: ps.App) -> None:
     look = Watcher(app).look()
     assert _said(look).startswith("Nobody runs it")
     assert [need.kind for need in health.needs(look)] == ["stopped"]
+
+
+@pytest.mark.parametrize(
+    "operator, standing", [("tumbling", "waiting"), ("pattern", "waiting"), ("join_tables", "live")]
+)
+def test_only_what_the_watermark_can_hold_back_waits_for_it(
+    app: ps.App, operator: str, standing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, _ = _counted(app)
+    publish(app, [view], began=0.0, operator=operator)
+    monkeypatch.setattr(watcher, "QUIET_S", 0)
+    assert Watcher(app).look().views[view.view].standing == standing
 
 
 def test_what_a_query_shows_to_kafka_of_its_place_is_no_group_that_needs_somebody(app: ps.App) -> None:

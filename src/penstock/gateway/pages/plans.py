@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from penstock.app.explain import Plan
 
 _SOURCE_LINES_MAX = 60
+# What these say comes out with each record, however far the watermark is.
+_AT_ONCE = {"unwindowed", "latest", "deduplicate", "search", "changes", "join_tables"}
 
 
 def documented(app: App, name: str) -> str:
@@ -36,6 +38,13 @@ def window_of(plan: Plan | None) -> str:
         span = f" {short_span(span_ms / 1000)}" if isinstance(span_ms, int) and span_ms else ""
         said.append(f"{str(operator.get('name', '')).replace('_', ' ')}{span}")
     return ", ".join(said)
+
+
+def waits_for_time(plan: Plan | None) -> bool:
+    """Whether some of what it says comes out only once the watermark allows it."""
+    if plan is None or not plan.operators:
+        return plan is None or plan.stateful
+    return any(operator.get("name") not in _AT_ONCE for operator in plan.operators)
 
 
 def short_span(seconds: float) -> str:

@@ -29,7 +29,7 @@ from penstock.gateway.pages.look import (
     Trend,
     ViewLook,
 )
-from penstock.gateway.pages.plans import documented, window_of
+from penstock.gateway.pages.plans import documented, waits_for_time, window_of
 from penstock.gateway.pages.queueing import Queueing
 from penstock.gateway.pages.samples import Samples, Series, together
 
@@ -196,7 +196,8 @@ class Watcher:
         newest = batches.newest
         standing: Standing = "failed" if failure is not None else "not run"
         if failure is None and newest is not None:
-            standing = _standing(lag_s, held, quiet_us, now_us) if told is not None else "stopped"
+            waits_for = held if waits_for_time(plan) else None
+            standing = _standing(lag_s, waits_for, quiet_us, now_us) if told is not None else "stopped"
         return ViewLook(
             name, definition.kind, documented(app, name), definition.key, window_of(plan), windowed, read,
             standing,
