@@ -107,12 +107,14 @@ def catch_up(app: App, table: TableSpec) -> Follower:
     return follower
 
 
-def late(app: App, view: str) -> Rows:
-    """The pairs that a view has left out."""
+def late(app: App, view: str, *, newest: int | None = None) -> Rows:
+    """The pairs that a view has left out; with `newest`, no more than so many are read."""
     name = f"{view}{LATE}"
     if name not in app.log.topics():
         return Rows(pa.table({}))
     start, end = _late_bounds(app, view)
+    if newest is not None:
+        start = max(start, end - newest)
     batches = app.log.port.read(name, 0, start, until=end)
     return Rows(pa.Table.from_batches(batches, schema=app.log.port.settings(name).read_schema))
 

@@ -107,13 +107,11 @@ def late(app: App, name: str, *, limit: int) -> Late:
     definition = app.definition(name)
     if f"{definition.name}{BATCHES}" not in app.log.topics():
         raise UnknownView(name, defined=True)
-    table = reading.late(app, name).table
-    newest = table.slice(max(0, table.num_rows - limit)).to_pylist()
     pairs = tuple(
         to_json({column: value for column, value in pair.items() if not column.startswith("_")})
-        for pair in newest
+        for pair in reading.late(app, name, newest=limit).table.to_pylist()
     )
-    return Late(name, table.num_rows, pairs)
+    return Late(name, reading.late_since(app, name, 0), pairs)
 
 
 def dead_letters(app: App, *, limit: int, size_bytes_max: int) -> tuple[DeadLetters, ...]:
