@@ -137,6 +137,7 @@ def test_a_dropped_table_that_was_named_is_emptied_and_then_missed(
     database.run(WIDE.format("kept"), WIDE.format("orders"), "INSERT INTO orders VALUES (1, 1, 'x')")
     named = {"tables": ["kept", "orders"]}
     caught_up(log, "c", database.source(**named))
+    wait_until(lambda: not is_followed(database), what="the end of the first run")
     with running(log, "c", database.source(**named)):
         wait_until(lambda: is_followed(database), timeout_s=60)
         database.run("DROP TABLE orders")

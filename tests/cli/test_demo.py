@@ -53,8 +53,8 @@ def test_the_whole_shop_is_on_a_page_and_everything_it_shows_is_proved(cli: Comm
         address = _address_of(process)
         with urllib.request.urlopen(address, timeout=60) as page:
             assert page.status == 200
-        out, _ = process.communicate(timeout=800)
-    assert process.returncode == 0, out
+        out, said = process.communicate(timeout=800)
+    assert process.returncode == 0, f"{out}\n{said}"
     told = json.loads(out)
     assert told["holds"] is True
     assert told["page"] == address

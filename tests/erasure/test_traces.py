@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -215,13 +215,19 @@ def test_linked_folders_are_looked_into_and_a_ring_of_them_ends(tmp_path: Path) 
     assert find_traces(tmp_path / "home", WORD).paths() == {Path("topics/file")}
 
 
-def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").write_text(WORD)
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that anybody may look into; pytest's own are behind one that only its user may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_what_may_not_be_read_is_told(public: Path) -> None:
+    (public / "folder").mkdir()
+    (public / "file").write_text(WORD)
     for name in ("folder", "file"):
-        (tmp_path / name).chmod(0)
-    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        above.chmod(0o755)  # for whoever root becomes below, who is not let in otherwise
+        (public / name).chmod(0)
     program = (
         "import os, sys; from pathlib import Path; from penstock.erasure.traces import find_traces\n"
         "looked = lambda: find_traces(Path(sys.argv[1]), sys.argv[2])\n"
@@ -230,9 +236,9 @@ def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
         "print(sorted(str(path) for path, _ in looked().unread))"
     )
     told = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), WORD], check=False, capture_output=True, text=True
+        [sys.executable, "-c", program, str(public), WORD], check=False, capture_output=True, text=True
     )
-    (tmp_path / "folder").chmod(0o700)
+    (public / "folder").chmod(0o700)
     assert told.stdout.strip() == "['file', 'folder']", told.stderr
 
 
