@@ -138,9 +138,9 @@ def test_no_process_outlives_a_demo_that_is_killed(cli: Command) -> None:
         wait_until(lambda: not any(map(_runs, actors)), what="their end", timeout_s=60)
 
 
-def test_what_a_killed_spark_puts_aside_is_below_the_folder_that_goes(tmp_path: Path) -> None:
-    found = Place(tmp_path / "a demo", str(tmp_path)).surroundings()
-    scratch = str(tmp_path / "a demo" / "scratch")
+def test_what_a_killed_spark_puts_aside_is_in_the_folder_that_goes(tmp_path: Path) -> None:
+    scratch = str(tmp_path / "a demo's")
+    found = Place(tmp_path / "home", str(tmp_path / "home"), Path(scratch)).surroundings()
     assert found["TMPDIR"] == found["SPARK_LOCAL_DIRS"] == scratch
     assert found["JAVA_TOOL_OPTIONS"].endswith(f'"-Djava.io.tmpdir={scratch}"')
 

@@ -60,9 +60,10 @@ def demo(
     with (
         _stage(session.folder if session.home else None, keep=keep) as folder,
         _log_of(session, folder, kafka=kafka) as address,
+        _scratch() as scratch,
     ):
         parts = Parts(spark=spark, page=page, port=_free(port))
-        holds = _perform(session, Place(folder, address), parts, seconds)
+        holds = _perform(session, Place(folder, address, scratch), parts, seconds)
     if not holds:
         raise typer.Exit(failure.NO)
 
@@ -96,11 +97,20 @@ def _stage(home: Path | None, *, keep: bool) -> Iterator[Path]:
         yield folder.absolute()
     finally:
         if keep:
-            shutil.rmtree(folder / "scratch", ignore_errors=True)
             output.note(f"kept in {folder}; look around with: penstock --home {folder} serve {SHOP}")
         else:
             with _undisturbed():
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+    try:
+        yield folder
+    finally:
+        with _undisturbed():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -52,7 +52,6 @@ class Play:
             log.port.create_topic(topic.declared)
         self._page_views = log.topic(TOPIC)
         place.home.mkdir(parents=True, exist_ok=True)
-        place.scratch.mkdir()
         self._database = place.home / "shop.db"
         database.create(self._database)
         self.importing = Import(log)

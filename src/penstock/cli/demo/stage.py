@@ -28,10 +28,15 @@ class ActorFailed(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the demo is: a folder for everything, and the log, which may be elsewhere."""
+    """Where the demo is: a folder for everything, and the log, which may be elsewhere.
+
+    `scratch`: for what its processes put aside; a Spark that is killed leaves it. Not in `folder`, whose path
+    may be too long for sockets.
+    """
 
     folder: Path
     address: str
+    scratch: Path
 
     @property
     def home(self) -> Path:
@@ -40,11 +45,6 @@ class Place:
         from penstock.opening import is_kafka
 
         return self.folder / HOME if is_kafka(self.address) else self.folder
-
-    @property
-    def scratch(self) -> Path:
-        """What its processes put aside. A Spark that is killed leaves it, so it goes with the demo."""
-        return self.folder / "scratch"
 
     def surroundings(self) -> dict[str, str]:
         scratch = str(self.scratch)
