@@ -6,7 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def _make(path: Path) -> list[bytes]:
 def test_processes_that_come_at_once_get_the_same_keys(store: SqliteKeys) -> None:
     with ThreadPoolExecutor(4) as pool:
         several = list(pool.map(lambda _: _make(store.path), range(4)))
-    with get_context("spawn").Pool(2) as processes:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         several += processes.map(_make, [store.path] * 2)
     assert len({tuple(secrets) for secrets in several}) == 1
 
