@@ -14,14 +14,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
 
-from penstock.bench import debezium_peer
+from penstock.bench import debezium_peer, redis_server
 from penstock.bench.child import Child, Line
 from penstock.bench.machine import describe
 from penstock.bench.postgres_server import throwaway
@@ -29,6 +29,8 @@ from penstock.bench.report import Report, Result
 from penstock.capture.engine import Capture, stored_progress
 from penstock.capture.postgres_source import PostgresSource
 from penstock.capture.sqlite_source import SQLiteSource
+from penstock.errors import NotSupported
+from penstock.follow.target import Target
 from penstock.log.log import Log, home_of
 from penstock.log.topic import Topic
 from penstock.opening import open_log
@@ -295,26 +297,34 @@ def _inserted(db: sqlite3.Connection, tables: Sequence[str], rows: int) -> list[
 
 
 def _followers(folder: Path, tell: Progress) -> Iterator[Result]:
-    """The captured table into each kind of place that needs no server."""
-    from penstock.follow import to
+    """The captured table into each kind of place, real servers among them."""
     from penstock.follow.follower import Follower
     from penstock.follow.table import spec_of
-    from penstock.follow.target import Site, Target
+    from penstock.follow.target import Site
 
-    places: dict[str, Target] = {
-        "SQLite": to.sqlite(folder / "copy.db"),
-        "search index": to.search(folder / "index"),
-        "Delta Lake": to.delta(folder / "lake"),
-        "Parquet": to.parquet(folder / "archive"),
-    }
-    with open_log(folder / "log") as log:
+    with open_log(folder / "log") as log, ExitStack() as servers:
         topic = log.topic("bench.orders")
         spec = spec_of(topic.settings.schema.arrow, topic.settings.key, name="orders")
         records = topic.bounds()[0][1]
-        for name, target in places.items():
+        for name, target in _places(folder, servers, tell):
             tell(f"follower: {name}")
             with closing(target.open(Site("bench", folder, log))) as sink:
                 began = time.monotonic()
                 Follower(topic, sink, spec, kind="table").finish(threading.Event())
                 rate = records / (time.monotonic() - began)
             yield Result(f"followed into {name}", rate, "records/s", settings={"records": records})
+
+
+def _places(folder: Path, servers: ExitStack, tell: Progress) -> Iterator[tuple[str, Target]]:
+    """Each server is started when its turn comes, and left out where there is none."""
+    from penstock.follow import to
+
+    yield "SQLite", to.sqlite(folder / "copy.db")
+    yield "PostgreSQL", to.postgres(servers.enter_context(throwaway()))
+    try:
+        yield "Redis", to.redis(servers.enter_context(redis_server.throwaway(folder)))
+    except NotSupported as reason:
+        tell(f"without Redis: {reason.message}")
+    yield "a search index", to.search(folder / "index")
+    yield "Delta Lake", to.delta(folder / "lake")
+    yield "Parquet", to.parquet(folder / "archive")

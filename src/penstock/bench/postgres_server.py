@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import NotSupported, StorageError
+from penstock.bench import programs
+from penstock.errors import StorageError
 
 _START_S = 60.0
 _SETTINGS = (
@@ -28,7 +27,7 @@ _SETTINGS = (
 @contextlib.contextmanager
 def throwaway() -> Iterator[str]:
     """Its address, while the block runs. Raises NotSupported where there is no PostgreSQL."""
-    server, initdb = (_program(name) for name in ("postgres", "initdb"))
+    server, initdb = program(), program("initdb")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as text:
         folder, user = Path(text), _unprivileged(Path(text))
         data = folder / "data"
@@ -36,7 +35,7 @@ def throwaway() -> Iterator[str]:
             [initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"],
             stdout=subprocess.DEVNULL, user=user, cwd=folder, check=True,
         )  # fmt: skip
-        port = _free_port()
+        (port,) = programs.free_ports(1)
         settings = [word for one in (*_SETTINGS, f"unix_socket_directories={folder}") for word in ("-c", one)]
         with (folder / "server.log").open("wb") as said:
             process = subprocess.Popen(
@@ -70,16 +69,9 @@ def _answering(url: str) -> str:
             return url
 
 
-def _program(name: str) -> Path:
-    """Debian keeps server programs off the PATH."""
-    debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
-    on_path = shutil.which(name)
-    for found in [*debian, *([Path(on_path)] if on_path else [])]:
-        if os.access(found, os.X_OK):
-            return found
-    raise NotSupported(
-        "this bench needs a PostgreSQL on this machine.",
-        hint="install it, as with: apt-get install postgresql",
+def program(name: str = "postgres") -> Path:
+    return programs.program(
+        name, "PostgreSQL", package="postgresql", debian=f"usr/lib/postgresql/*/bin/{name}"
     )
 
 
@@ -93,9 +85,3 @@ def _unprivileged(folder: Path) -> str | None:
             os.chown(folder, account.pw_uid, account.pw_gid)
             return name
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

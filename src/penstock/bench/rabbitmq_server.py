@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,11 +12,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.bench import programs
 from penstock.errors import NotSupported, StorageError
 
 _START_S = 90.0
 _STOP_S = 20.0
-_DEBIAN = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 @contextlib.contextmanager
@@ -26,7 +25,7 @@ def throwaway(parent: Path) -> Iterator[str]:
     server = program()
     with tempfile.TemporaryDirectory(prefix="rabbitmq-", dir=parent) as text:
         folder = Path(text).resolve()  # it runs in there
-        port, between, mapper = _free_ports(3)
+        port, between, mapper = programs.free_ports(3)
         environment = _environment(folder, port, between, mapper)
         with (folder / "server.log").open("wb") as said:
             process = subprocess.Popen(
@@ -96,18 +95,9 @@ def program() -> Path:
         raise NotSupported(
             "RabbitMQ is spoken with pika, which is not installed.", hint='pip install "penstock[rabbitmq]"'
         ) from error
-    on_path = shutil.which("rabbitmq-server")
-    for found in [_DEBIAN, *([Path(on_path)] if on_path else [])]:
-        if os.access(found, os.X_OK):
-            return found
-    raise NotSupported(
-        "there is no RabbitMQ on this machine.", hint="install it, as with: apt-get install rabbitmq-server"
+    return programs.program(
+        "rabbitmq-server",
+        "RabbitMQ",
+        package="rabbitmq-server",
+        debian="usr/lib/rabbitmq/bin/rabbitmq-server",
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
