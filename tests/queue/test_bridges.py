@@ -14,6 +14,8 @@ from tests.queue import dying_bridge
 from tests.waiting import wait_until
 
 import penstock as ps
+from penstock.clock import ManualClock
+from penstock.log.embedded import EmbeddedLog
 
 IDS = range(30)
 
@@ -240,6 +242,26 @@ def test_a_topic_that_was_created_anew_is_read_from_its_beginning(log: ps.Log, q
             bridge.run(once=True)
         log.delete_topic("work")
     assert drained(queue) == [1, 2]
+
+
+def test_records_that_retention_took_are_told_with_a_way_to_go_on(home: Path, queues: ps.Queues) -> None:
+    clock, queue = ManualClock(), queues.queue("work")
+    with ps.Log(EmbeddedLog(home / "aged", clock=clock)) as log:
+        topic = log.create_topic("work", "id BIGINT", retention="1 hour")
+        topic.append({"id": 1})
+        with ps.bridge(topic, queue) as bridge:
+            bridge.run(once=True)
+        topic.append({"id": 2})
+        clock.advance(4_000)
+        log.port.maintain("work", 0)  # type: ignore[attr-defined]
+        topic.append({"id": 3})
+        with ps.bridge(topic, queue) as bridge, pytest.raises(ps.RecordsLost) as lost:
+            bridge.run(once=True)
+        assert lost.value.missed == 1
+        assert "another id" in lost.value.hint and "on_lost" not in lost.value.hint  # which a bridge has not
+        with ps.bridge(topic, queue, id="work-again", start="earliest") as bridge:
+            bridge.run(once=True)
+    assert drained(queue) == [1, 3]
 
 
 def test_a_delete_says_so(log: ps.Log, queues: ps.Queues) -> None:

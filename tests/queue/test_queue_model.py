@@ -83,6 +83,7 @@ def test_queues_in_a_file_do_what_the_model_does() -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(1_800)
 def test_queues_in_a_file_do_what_the_model_does_for_long() -> None:
     run_state_machine_as_test(
         FileMachine,

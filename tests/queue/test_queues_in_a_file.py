@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 import penstock as ps
 from penstock.clock import ManualClock
 from penstock.queue.embedded import EmbeddedQueues
+from penstock.queue.port import QueueStats
 from penstock.queue.queues import Queues
 from penstock.queue.settings import Binding
 
@@ -317,6 +318,22 @@ def test_queues_that_are_open_survive_a_fork(home: Path) -> None:
         [sys.executable, "-c", _FORKING, str(home)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout == "from the child\n", done.stderr
+
+
+def test_who_only_looks_sees_that_a_consumer_died(home: Path) -> None:
+    """Nobody consumes any more: what a dead process held is told as it is, and can be looked after."""
+    doomed = EmbeddedQueues(home / "queues")
+    tried = Queues(doomed).queue("jobs", max_attempts=1)
+    tried.publish("last attempt")
+    assert Queues(doomed).queue("others").publish("first attempt")
+    assert tried.get() is not None
+    assert Queues(doomed).open_queue("others").get() is not None
+    doomed.abandon()
+    with ps.open_queues(home) as queues:
+        jobs, others = queues.open_queue("jobs"), queues.open_queue("others")
+        assert others.stats() == QueueStats("others", ready=1, dead=0, unacked=0, delayed=0, consumers=0)
+        assert jobs.redrive() == 1
+        assert jobs.stats().ready == 1
 
 
 def test_an_address_that_is_neither_is_refused() -> None:

@@ -129,8 +129,13 @@ def test_unknown_aggregates_and_versions_are_told(carts: Carts) -> None:
         with pytest.raises(ps.VersionOutOfRange, match=f"no version {version}") as refused:
             carts.state("7", version=version)
         assert refused.value.hint == "it has versions 1 to 1"
-    with pytest.raises(ps.BadOption, match="no id"):
-        carts.get("")
+
+
+def test_an_id_that_is_no_text_is_refused_whatever_is_asked(carts: Carts) -> None:
+    for id in ("", "a\0b", "\udcff", "x" * 501):  # the third is an argument of a command that is no UTF-8
+        for look in (carts.get, carts.state, carts.history, carts.book.stored):
+            with pytest.raises(ps.BadOption, match="no id"):
+                look(id)
 
 
 def test_aggregates_are_listed_by_their_ids(carts: Carts) -> None:

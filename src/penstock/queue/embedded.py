@@ -17,7 +17,7 @@ from penstock.queue.delivery import DeadLetter
 from penstock.queue.embedded_consumer import EmbeddedConsumer
 from penstock.queue.file import QueueFile, Transaction
 from penstock.queue.flusher import Flusher
-from penstock.queue.holders import Holder
+from penstock.queue.holders import Holder, sweep_dead
 from penstock.queue.message import Message
 from penstock.queue.port import ConsumerOptions, Edit, QueueStats, Wanted
 from penstock.queue.positions import Numbered
@@ -184,14 +184,14 @@ class EmbeddedQueues:
         """What is over goes back to its queue: leases, and what dead processes held."""
         self._swept_us = tx.mono_us
         leases.sweep(tx)
-        self.holder.sweep_dead(tx)
+        sweep_dead(tx, self.file, own=self._holder)
 
     # ---- looking after it ------------------------------------------------------------------------
 
     def stats(self, queue: str) -> QueueStats:
         def counted(tx: Transaction) -> QueueStats:
+            self.sweep(tx)  # also where nobody consumes who would notice
             found = catalog.find(tx, queue)
-            leases.sweep(tx)
             moves.wake_delayed(tx, found)
             moves.expire(tx)
             tables = ("ready", "dead", "leased", "delayed", "consumers")
@@ -202,6 +202,7 @@ class EmbeddedQueues:
 
     def purge(self, queue: str) -> int:
         def emptied(tx: Transaction) -> int:
+            self.sweep(tx)
             found = catalog.find(tx, queue)
             gone = sum(catalog.drop_from(tx, table, found.id) for table in ("ready", "delayed"))
             moves.count(tx, found, -found.length)
@@ -211,16 +212,18 @@ class EmbeddedQueues:
 
     def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
         def found(tx: Transaction) -> list[DeadLetter]:
-            leases.sweep(tx)
+            self.sweep(tx)
             moves.expire(tx)
             return [letter for _, letter in dead.letters(tx, queue, after=0, limit=limit)]
 
         return self.file.write(found)
 
     def redrive(self, queue: str, *, to: str, wanted: Wanted, edit: Edit, limit: int | None) -> int:
+        self.file.write(self.sweep)
         return dead.redrive(self.file, queue, to=to, wanted=wanted, edit=edit, limit=limit)
 
     def purge_dead(self, queue: str, wanted: Wanted) -> int:
+        self.file.write(self.sweep)
         return dead.purge(self.file, queue, wanted)
 
     # ---- bridges ---------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ _CONNECT_FOR_S = 10.0
 _PAUSE_S_MAX = 1.0
 _AT_ONCE = 1_000
 _NOT_FOUND = 404
+Sent = tuple[str, str, str]
+"""Exchange, route and message id: what the broker names when it returns a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class Outgoing:
     properties: pika.BasicProperties
     body: bytes
     mandatory: bool = True
+
+    @property
+    def sent(self) -> Sent:
+        return self.exchange, self.route, self.properties.message_id
 
 
 class _Batch:
@@ -51,8 +57,8 @@ class Publisher:
         self._link: Link | None = None
         self._closed = False
         self._next_tag = 1
-        self._waiting: dict[int, tuple[_Batch, int, str]] = {}  # by the broker's tag
-        self._by_id: dict[str, tuple[_Batch, int]] = {}
+        self._waiting: dict[int, tuple[_Batch, int, Sent]] = {}  # by the broker's tag
+        self._last: dict[Sent, tuple[_Batch, int]] = {}  # of those sent alike, which share their fate
 
     def publish(self, messages: Sequence[Outgoing]) -> list[Word]:
         """The broker's word for each. Raises Unreachable when it is not known which are stored."""
@@ -81,23 +87,22 @@ class Publisher:
     def _send(self, channel: Channel, future: Future[Any], messages: Sequence[Outgoing]) -> None:
         batch = _Batch(len(messages), future)
         for n, each in enumerate(messages):
-            id = each.properties.message_id
-            self._waiting[self._next_tag] = (batch, n, id)
-            self._by_id[id] = (batch, n)
+            self._waiting[self._next_tag] = (batch, n, each.sent)
+            self._last[each.sent] = (batch, n)
             self._next_tag += 1
             channel.basic_publish(each.exchange, each.route, each.body, each.properties, each.mandatory)
 
     def _prepare(self, link: Link, channel: Channel, ready: Callable[[], None]) -> None:
         self._next_tag = 1
         self._waiting.clear()
-        self._by_id.clear()
+        self._last.clear()
         channel.add_on_return_callback(self._on_return)
         channel.confirm_delivery(self._on_confirm, callback=lambda _: ready())
 
     def _on_return(
         self, channel: Channel, method: Any, properties: pika.BasicProperties, body: bytes
     ) -> None:
-        batch, n = self._by_id[properties.message_id]
+        batch, n = self._last[method.exchange, method.routing_key, properties.message_id]
         batch.words[n] = "returned"
 
     def _on_confirm(self, frame: Any) -> None:
@@ -107,8 +112,9 @@ class Publisher:
         if method.multiple:
             tags = [tag for tag in self._waiting if tag <= method.delivery_tag]
         for tag in tags:
-            batch, n, id = self._waiting.pop(tag)
-            self._by_id.pop(id, None)
+            batch, n, sent = self._waiting.pop(tag)
+            if self._last.get(sent) == (batch, n):  # else one sent after it may still be returned
+                del self._last[sent]
             if refused:
                 batch.words[n] = "refused"
             batch.open -= 1

@@ -23,6 +23,9 @@ _NOT_FOUND, _DIFFERS = 404, 406
 # After a restart a message may find its queue not there yet, and the broker tries again after 3 minutes: a
 # queue that expired before would take it along.
 _UNUSED_MS = 15 * 60_000
+# A quorum queue of RabbitMQ 4 that says nothing gives a message up after 20 deliveries, and looking at a dead
+# letter is one. "None" has another word in each version, and this is a number in all of them.
+_NO_LIMIT = 2**31 - 1
 _KINDS: tuple[ExchangeKind, ...] = ("direct", "topic", "fanout")
 
 
@@ -53,8 +56,8 @@ def arguments_of(settings: QueueSettings) -> dict[str, Any]:
         found["x-max-priority"] = settings.max_priority
     else:
         found["x-queue-type"] = "quorum"
-        if settings.max_attempts is not None:
-            found["x-delivery-limit"] = settings.max_attempts - 1
+        tries = settings.max_attempts
+        found["x-delivery-limit"] = _NO_LIMIT if tries is None else tries - 1
     if settings.max_length is not None:
         found["x-max-length"] = settings.max_length
     if settings.ttl_ms is not None:
@@ -66,6 +69,10 @@ def arguments_of(settings: QueueSettings) -> dict[str, Any]:
         if not classic and not drops:
             found["x-dead-letter-strategy"] = "at-least-once"
     return found
+
+
+def dead_arguments() -> dict[str, Any]:
+    return {"x-queue-type": "quorum", "x-delivery-limit": _NO_LIMIT}
 
 
 def later_arguments(queue: str, delay_ms: int) -> dict[str, Any]:
@@ -107,8 +114,8 @@ class Topology:
         with self.channel() as channel:
             try:
                 if settings.dead_letters:
-                    dead = {"x-queue-type": "quorum"}
-                    channel.queue_declare(dead_name(settings.name), durable=True, arguments=dead)
+                    dead = dead_name(settings.name)
+                    channel.queue_declare(dead, durable=True, arguments=dead_arguments())
                 channel.queue_declare(settings.name, durable=True, arguments=arguments_of(settings))
             except ChannelClosedByBroker as error:
                 if error.reply_code == _DIFFERS:

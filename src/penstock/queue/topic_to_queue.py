@@ -54,7 +54,7 @@ class TopicToQueue:
         encode: Encode | None,
         watch: Watch = unwatched,
     ) -> None:
-        self._topic, self._batch, self._watch = topic, batch, watch
+        self._topic, self._id, self._batch, self._watch = topic, id, batch, watch
         self._topic_id = topic.settings.id
         self._encode = encode or encoder_of(topic.settings)
         exact = exact_port(queue)
@@ -105,8 +105,16 @@ class TopicToQueue:
         except OffsetOutOfRange as error:
             if at >= error.start:
                 raise
-            raise RecordsLost(self._topic.name, partition, at, start=error.start, end=error.end) from error
+            raise self._lost(partition, at, error) from error
         return found
+
+    def _lost(self, partition: int, at: int, error: OffsetOutOfRange) -> RecordsLost:
+        lost = RecordsLost(self._topic.name, partition, at, start=error.start, end=error.end)
+        lost.hint = (
+            f'"{self._id}" cannot go on; begin under another id, at start="earliest" or "latest" '
+            "(--id and --from), where what is moved again has the same message ids; or raise the retention"
+        )
+        return lost
 
     def _message(self, event: Event) -> Message:
         made = self._encode(event)

@@ -91,6 +91,7 @@ class Book(Generic[A]):
 
     def state(self, id: str, *, version: int | None = None, as_of: datetime | None = None) -> A:
         """How an aggregate is now, was at a version, or as of a time. Such a state takes no commands."""
+        _checked(id)
         if version is not None and as_of is not None:
             raise BadOption("version and as_of contradict each other.", hint="choose one of them")
         if as_of is not None:
@@ -108,6 +109,7 @@ class Book(Generic[A]):
         self, id: str, *, first: int = 1, last: int | None = None, limit: int | None = None
     ) -> list[Entry]:
         """The events of an aggregate, in order."""
+        _checked(id)
         with self._told():
             found = list(self._entries.get(id, gt=first - 1, lte=last, limit=limit))
         if not found and not self._newest(id):
@@ -116,6 +118,7 @@ class Book(Generic[A]):
 
     def stored(self, id: str, *, limit: int | None = None) -> list[tuple[int, StoredEntry]]:
         """The same with their versions, as they are stored: what is personal is sealed."""
+        _checked(id)
         with self._told():
             found = self.store.recorder.select_events(id, limit=limit)
         if not found:
@@ -314,6 +317,14 @@ class _Snapshots(EventStore[str]):
 
 
 def _checked(id: Any) -> str:
-    if not isinstance(id, str) or not id or len(id.encode()) > _ID_BYTES_MAX or "\0" in id:
+    if not isinstance(id, str) or not 0 < _length(id) <= _ID_BYTES_MAX or "\0" in id:
         raise BadOption(f"{id!r} is no id of an aggregate.", hint=f"use text of 1 to {_ID_BYTES_MAX} bytes")
     return id
+
+
+def _length(id: str) -> int:
+    """In bytes; 0 where UTF-8 cannot say it, as an argument of a command that is no text."""
+    try:
+        return len(id.encode())
+    except UnicodeEncodeError:
+        return 0

@@ -89,6 +89,13 @@ class DeadLetters(Backend):
         assert self.until(lambda: queue.stats().dead == 3)
         assert [letter.json()["id"] for letter in queue.dead_letters()] == ["a", "b", "c"]
 
+    def test_a_letter_that_was_looked_at_often_is_still_there(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        self._reject_all(queue, "a")
+        for _ in range(25):  # more often than a RabbitMQ hands a message out, if nobody says otherwise
+            assert self.until(lambda: queue.stats().dead == 1)
+            self.until(queue.dead_letters)
+
     def test_redriven_letters_are_new_messages(self, queues: Queues) -> None:
         queue = new_queue(queues)
         self._reject_all(queue, "a", "b")

@@ -65,6 +65,14 @@ class Exchanges(Backend):
         assert (refused.value.exchange, refused.value.key) == (exchange.name, "nobody")
         assert exchange.publish("lost", key="nobody", mandatory=False)
 
+    def test_of_several_with_one_id_those_that_nobody_would_get_are_told(self, queues: Queues) -> None:
+        queue, exchange = new_queue(queues), queues.exchange(fresh("events"))
+        exchange.bind(queue, "known")
+        for keys in (["nobody", "nobody"], ["nobody", "known"], ["known", "nobody"]):
+            with pytest.raises(Unroutable) as refused:
+                exchange.publish_many([message("lost", key=key, id="one") for key in keys])
+            assert refused.value.key == "nobody"
+
     def test_an_unbound_queue_gets_no_more(self, queues: Queues) -> None:
         queue, exchange = new_queue(queues), queues.exchange(fresh("events"))
         exchange.bind(queue, "a")

@@ -91,8 +91,9 @@ class Time(Backend):
 
     def test_a_delivered_message_does_not_expire(self, queues: Queues) -> None:
         queue = new_queue(queues)
-        queue.publish("job", ttl=self.moment_s)
-        got = self.next(queue)
-        self.pass_time(queues, 1.5 * self.moment_s)
-        got.ack()
+        with queue.consume(prefetch=1) as consumer:  # before the message, which does not wait for long
+            queue.publish("job", ttl=self.moment_s)
+            got = self.next(consumer)
+            self.pass_time(queues, 1.5 * self.moment_s)
+            got.ack()
         assert queue.stats().dead == 0
