@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import BadOption
+from penstock.errors import BadOption, PenstockError
 from penstock.follow.where import Where
 from penstock.gateway import filter as filters
 from penstock.gateway.facts.records import columns_of
@@ -30,7 +30,11 @@ SHOWN = 50
 LOOKED_AT_MAX = 20_000
 _OWN = ("_partition", "_offset", "_timestamp", "_deleted")
 _FILTER_MAX = 500
-_EXPRESSION = re.compile(r"[<>']|==|!=|\b(is|in|and|or|not)\b.*[(=]", re.IGNORECASE)
+_MAYBE = re.compile(r"[<>']|==|!=|\s=\s|\b(is|in|and|or|not)\b.*[(=n]", re.IGNORECASE)  # an expression
+_COMPARED = re.compile(
+    r"[\w`)]\s*(==|!=|<=|>=|<|>|\s=\s)\s*[\w'`(-]|\bin\s*\(|\bis\s+(not\s+)?null\b", re.IGNORECASE
+)
+_JOINED = re.compile(r"\b(and|or|not)\b.*[(=]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,20 @@ def filter_of(text: str, columns: pa.Schema) -> Filter:
     if len(text) > _FILTER_MAX:
         raise BadOption("the filter is too long.", hint="a few words, column=value, or an expression")
     terms = tuple(term.partition("=") for term in text.split())
-    if _EXPRESSION.search(text) and not all(name in columns.names for name, equals, _ in terms if equals):
-        return Filter(filters.where(text, columns), ())
+    if _MAYBE.search(text):
+        try:
+            return Filter(filters.where(text, columns), ())
+        except PenstockError:
+            if _is_expression(text, [name for name, equals, _ in terms if equals], columns.names):
+                raise
     return Filter(None, terms)
+
+
+def _is_expression(text: str, named: list[str], columns: list[str]) -> bool:
+    """Whether a text that cannot be read as one was meant to be: `it's` and `page=<b>` are only words."""
+    is_plain = bool(named) and all(name in columns for name in named)
+    is_joined = bool(_JOINED.search(text)) and any(name in columns for name in named)
+    return is_joined or (bool(_COMPARED.search(text)) and not is_plain)
 
 
 def _text(value: object) -> str:

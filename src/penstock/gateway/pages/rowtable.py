@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,15 @@ class RowTable:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: bool = False
+
+
+def conditions_in(text: str) -> list[str]:
+    """What a filter of rows asks for; a value may have spaces.
+
+    >>> conditions_in("city=New York user_id=7")
+    ['city=New York', 'user_id=7']
+    """
+    return re.split(r"\s+(?=\w+=)", text) if text else []
 
 
 def is_number(kind: Any) -> bool:
