@@ -21,6 +21,7 @@ from tests.waiting import wait_until
 from penstock.gateway import connection
 from penstock.gateway.gateway import Settings
 from penstock.gateway.limits import Limits
+from penstock.gateway.pages import messages
 
 SLOW = 500
 
@@ -284,4 +285,36 @@ def test_slow_readers_are_dropped_and_a_fast_one_misses_nothing(home: Path, repo
         assert grown_mib < 400
         for client in slow:
             client.close()
+    app.close()
+
+
+def test_a_page_of_messages_shows_the_beginning_of_what_is_long(home: Path) -> None:
+    app = shop(home)
+    for number in range(3):
+        app.topics["notes"].append([{"text": f"{number}{'x' * 900_000}"}] * 10)
+    app.topics["notes"].append({"text": "short"})
+    with serving(app) as served:
+        for start in ("latest", "earliest"):
+            page = served.http.get("/topics/notes/messages", params={"from": start})
+            assert len(page.content) < 500_000
+            assert "from=0&amp;limit=1" in page.text or start == "latest"
+            assert "Resend message 0:30" in page.text or start == "earliest"
+            assert "Resend message 0:29" not in page.text
+            sent = served.http.get("/topics/notes/export", params={"from": start}).content
+            assert 15_000_000 < len(sent) < 18_000_000
+    app.close()
+
+
+def test_long_messages_are_paged_without_a_gap(home: Path) -> None:
+    app = shop(home)
+    app.topics["notes"].append([{"text": f"{number:02}{'x' * 900_000}"} for number in range(40)])
+    found, after = [], ""
+    while len(found) < 40:
+        page = messages.onwards(app, "notes", place="earliest", after=after, partition=None, filter_="")
+        found += [message.offset for message in page.messages]
+        after = page.after
+    assert (found, after) == (list(range(40)), "")
+    newest = messages.newest(app, "notes", partition=None, filter_="").messages
+    assert [message.offset for message in newest] == list(range(39, 39 - len(newest), -1))
+    assert 15 <= len(newest) <= 20
     app.close()
