@@ -102,7 +102,8 @@ def _window(values: dict[str, Any], today: str) -> str:
     """When it begins and ends; the day only where it is another one."""
     start, end = (words.cell(values.get(name)) for name in ("window_start", "window_end"))
     day, _, begins = start.partition(" ")
-    return f"{'' if day == today else f'{day} '}{begins} \u2013 {end.rpartition(' ')[2]}"
+    ends = end.removeprefix(f"{day} ")
+    return f"{'' if day == today else f'{day} '}{begins} \u2013 {ends}"
 
 
 def _cell(value: object, column: Column) -> Cell:
