@@ -53,6 +53,18 @@ def test_an_app_that_is_starting_says_so_until_it_runs(home: Path) -> None:
     assert [(query.name, query.state) for query in told.status.queries] == [("per_page", "starting")]
 
 
+def test_what_feeds_what_is_known_while_an_app_starts_again(home: Path) -> None:
+    app = ps.App("shop", home=home)
+    topic = app.topic("views", "page STRING")
+    app.view(key="page", name="per_minute")(topic.stream)
+    published._write(app, TOLD)
+    with pytest.raises(RuntimeError), published.Starting(app):
+        raise RuntimeError
+    told = published.last(app)
+    assert told is not None
+    assert told.plans == {"per_minute": TOLD.plans["per_minute"]}  # and no definition that is gone
+
+
 def test_a_run_that_is_silent_or_has_ended_is_not_live() -> None:
     now_us = STATUS.at_us + 1_000_000
     running = replace(TOLD.status.queries[0], state="running")

@@ -12,6 +12,7 @@ from tests.cli.command import Command
 
 import penstock as ps
 from penstock.app import published
+from penstock.cli import top
 
 
 @pytest.fixture
@@ -56,6 +57,23 @@ def test_it_goes_on_until_ctrl_c(filled: Command) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert first["at"] < second["at"]
+
+
+class Forgetful(ps.Log):
+    """A log that lists what somebody deletes before it is looked at."""
+
+    def topics(self) -> list[str]:
+        return [*super().topics(), "gone"]
+
+    def groups(self) -> list[tuple[str, str]]:
+        return [*super().groups(), ("mailer", "gone")]
+
+
+def test_what_is_deleted_meanwhile_is_left_out(filled: Command) -> None:
+    with ps.open_log(filled.home) as log:
+        look = next(top._looks(Forgetful(log.port), filled.home, 0.01))
+    assert [topic.topic for topic in look.topics] == ["page_views"]
+    assert [info.topic for info in look.groups] == ["page_views"]
 
 
 def test_a_place_without_a_log_is_refused(cli: Command, tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from tests.gateway.conftest import shop
 from tests.gateway.served import WAIT_S, Served, serving
 from tests.waiting import wait_until
 
+import penstock as ps
 from penstock.gateway import connection
 from penstock.gateway.gateway import Settings
 from penstock.gateway.limits import Limits
+from penstock.gateway.pages import messages
 
 SLOW = 500
 
@@ -255,33 +257,69 @@ def test_who_comes_back_after_too_much_begins_anew(home: Path) -> None:
     app.close()
 
 
+def _hears(served: Served, topic: ps.Topic, count: int) -> tuple[list[int], float, float]:
+    """Offsets that one who reads everything is told, in how many seconds, and by how much memory grows."""
+    with served.events("/topics/notes/tail") as fast:
+        before_mib, began = _peak_mib(anew=True), time.monotonic()
+        events, heard = iter(fast), list[int]()
+        while len(heard) < count:
+            topic.append([{"text": "x" * 2_000}] * 50)
+            heard += [next(events).data["offset"] for _ in range(50)]
+        return heard, time.monotonic() - began, _peak_mib() - before_mib
+
+
 def test_slow_readers_are_dropped_and_a_fast_one_misses_nothing(home: Path, report: object) -> None:
     """Five hundred that read nothing beside one that reads everything: memory stays bounded."""
     assert callable(report)
-    app = shop(home)
+    app, count = shop(home), 2_000
     limits = Limits(subscribers=SLOW + 10)
     with serving(app, Settings(limits=limits)) as served:
+        _, alone_s, _ = _hears(served, app.topics["notes"], count)
         slow = [_subscribe(served) for _ in range(SLOW)]
         wait_until(lambda: served.gateway.channels.subscribers == SLOW, timeout_s=WAIT_S)
-        with served.events("/topics/notes/tail") as fast:
-            before_mib = _peak_mib(anew=True)
-            count, text = 2_000, "x" * 2_000
-            began = time.monotonic()
-            events = iter(fast)
-            heard: list[int] = []
-            while len(heard) < count:
-                app.topics["notes"].append([{"text": text}] * 50)
-                heard += [next(events).data["offset"] for _ in range(50)]
-            took_s = time.monotonic() - began
-            grown_mib = _peak_mib() - before_mib
-        assert heard == list(range(count))
+        heard, took_s, grown_mib = _hears(served, app.topics["notes"], count)
+        assert heard == list(range(count, 2 * count))
         wait_until(lambda: served.gateway.measures.dropped == SLOW, timeout_s=WAIT_S)
         report(
-            f"gateway: {SLOW} slow clients beside a fast one: {count:,} events of {len(text):,} bytes in "
-            f"{took_s:.1f} s, {SLOW} dropped, memory grew by {grown_mib:.0f} MiB"
+            f"gateway: {SLOW} slow clients beside a fast one: {count:,} events of 2,000 bytes in "
+            f"{took_s:.1f} s (alone {alone_s:.1f} s), {SLOW} dropped, memory grew by {grown_mib:.0f} MiB"
         )
         # To hold everything for everybody would take 2 GB.
         assert grown_mib < 400
+        # Each of the slow ones is written to until it is dropped; to wait for one of them would take minutes.
+        assert took_s < 10 * alone_s + 10
         for client in slow:
             client.close()
+    app.close()
+
+
+def test_a_page_of_messages_shows_the_beginning_of_what_is_long(home: Path) -> None:
+    app = shop(home)
+    for number in range(3):
+        app.topics["notes"].append([{"text": f"{number}{'x' * 900_000}"}] * 10)
+    app.topics["notes"].append({"text": "short"})
+    with serving(app) as served:
+        for start in ("latest", "earliest"):
+            page = served.http.get("/topics/notes/messages", params={"from": start})
+            assert len(page.content) < 500_000
+            assert "from=0&amp;limit=1" in page.text or start == "latest"
+            assert "Resend message 0:30" in page.text or start == "earliest"
+            assert "Resend message 0:29" not in page.text
+            sent = served.http.get("/topics/notes/export", params={"from": start}).content
+            assert 15_000_000 < len(sent) < 18_000_000
+    app.close()
+
+
+def test_long_messages_are_paged_without_a_gap(home: Path) -> None:
+    app = shop(home)
+    app.topics["notes"].append([{"text": f"{number:02}{'x' * 900_000}"} for number in range(40)])
+    found, after = [], ""
+    while len(found) < 40:
+        page = messages.onwards(app, "notes", place="earliest", after=after, partition=None, filter_="")
+        found += [message.offset for message in page.messages]
+        after = page.after
+    assert (found, after) == (list(range(40)), "")
+    newest = messages.newest(app, "notes", partition=None, filter_="").messages
+    assert [message.offset for message in newest] == list(range(39, 39 - len(newest), -1))
+    assert 15 <= len(newest) <= 20
     app.close()

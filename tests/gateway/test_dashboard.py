@@ -234,6 +234,16 @@ def test_the_slider_reaches_what_has_come_meanwhile(reader: Reader) -> None:
     assert slider.evaluate("slider => slider.value === slider.max")
 
 
+def test_the_chart_is_there_again_after_a_moment_that_had_nothing_to_draw(reader: Reader) -> None:
+    page = reader.open("/views/per_5s")
+    expect(page.locator("#part_chart canvas")).to_be_visible()
+    slider = page.locator("[data-moment]")
+    slider.evaluate("slider => { slider.value = slider.min; slider.dispatchEvent(new Event('input')); }")
+    expect(page.locator("#part_rows")).to_contain_text("It had no rows then.")
+    page.get_by_role("button", name="Back to now").click()
+    expect(page.locator("#part_chart canvas")).to_be_visible()
+
+
 def test_windows_are_seen_open_final_corrected_and_late(reader: Reader) -> None:
     page = reader.open("/views/per_5s")
     picture = page.locator("#part_windows svg")

@@ -112,3 +112,31 @@ def test_what_needs_no_body_is_done_without_one(served: Served, deed: str, cause
     assert served.post(f"/queues/mails/deliveries/{message['receipt']}/{deed}").status_code == 204
     assert served.get("/queues/mails/dead").json()["letters"][0]["cause"] == cause
     assert served.post("/queues/mails/redrive").json() == {"redriven": 1}
+
+
+def _dead(served: Served, body: object) -> str:
+    """The id of a message that was rejected."""
+    served.post("/queues/mails/messages", json={"body": body})
+    (message,) = _get(served, wait_s=5)
+    served.post(f"/queues/mails/deliveries/{message['receipt']}/reject", json={})
+    return str(message["id"])
+
+
+def test_a_letter_that_is_edited_on_its_page_stays_json(served: Served) -> None:
+    _declare(served)
+    page = "/queues/mails/redrive"
+    edited = {"id": _dead(served, {"to": "nobody"}), "body": '{"to": "ann"'}
+    assert served.http.post(page, json=edited).status_code == 400
+    assert served.http.post(page, json={**edited, "body": '{"to": "ann"}'}).status_code == 200
+    assert _get(served, wait_s=5)[0]["body"] == {"to": "ann"}
+
+
+def test_a_letter_that_is_shown_in_part_is_not_edited(served: Served) -> None:
+    """Else what is not shown would be lost."""
+    _declare(served)
+    _dead(served, {"to": "x" * 5_000})
+    page = served.http.get("/queues/mails").text
+    assert "x" * 3_000 in page
+    assert ">Edit<" not in page
+    _dead(served, {"to": "ann"})
+    assert ">Edit<" in served.http.get("/queues/mails").text

@@ -7,6 +7,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+from penstock.gateway.pages.rowtable import _window
 from penstock.gateway.pages.tail import Row
 from penstock.gateway.pages.windows import Timeline, timeline
 
@@ -46,3 +47,12 @@ def test_windows_that_overlap_are_drawn_side_by_side_and_legible() -> None:
     assert all(one.x + one.width <= other.x for one, other in pairwise(cells))
     assert {cell.text for cell in cells} == {"123"}
     assert cells[-1].said.startswith("10:03:15 to 10:03:35")
+
+
+def test_days_are_told_apart() -> None:
+    found = _drawn(size_s=86_400, every_s=86_400, count=3)
+    assert [tick.text for tick in found.ticks if tick.text != "12:00"] == ["11-02", "11-03", "11-04"]
+    assert found.cells[0].said.startswith("2026-11-03 10:00:00 to 2026-11-04 10:00:00")
+    values = {"window_start": BEGAN, "window_end": BEGAN + timedelta(days=1)}
+    assert _window(values, "2026-11-01") == "10:00:00 \u2013 2026-11-02 10:00:00"
+    assert _window(values, "2026-11-09") == "2026-11-01 10:00:00 \u2013 2026-11-02 10:00:00"

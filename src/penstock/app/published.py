@@ -77,6 +77,9 @@ class Starting:
 
     def __init__(self, app: App) -> None:
         self._app, self._over, self._began = app, threading.Event(), time.monotonic()
+        before = last(app)  # what feeds what is analysed anew, but not forgotten until then
+        known = before.plans if before is not None else {}
+        self._plans = {name: plan for name, plan in known.items() if name in app.definitions}
         self._thread = threading.Thread(target=self._tell, name="starting", daemon=True)
 
     def __enter__(self) -> Self:
@@ -99,7 +102,7 @@ class Starting:
         queries = tuple(_starting(name) for name in self._app.definitions)
         status = Status(time.time_ns() // 1_000, time.monotonic() - self._began, queries, ())
         with suppress(OSError):
-            _write(self._app, Published(status, os.getpid(), ended))
+            _write(self._app, Published(status, os.getpid(), ended, plans=self._plans))
 
 
 def _starting(name: str) -> QueryStatus:

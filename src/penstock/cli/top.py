@@ -15,6 +15,7 @@ import typer
 from penstock.cli import output, words
 from penstock.cli.session import AsJson, Home, Session
 from penstock.clock import duration_ms
+from penstock.errors import UnknownGroup, UnknownQueue, UnknownTopic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,7 +88,10 @@ def _ends(log: Log) -> dict[str, tuple[int, int]]:
     """Of each topic: how many records it has, and had ever."""
     found: dict[str, tuple[int, int]] = {}
     for name in log.topics():
-        bounds = log.topic(name).bounds().values()
+        try:
+            bounds = log.topic(name).bounds().values()
+        except UnknownTopic:  # it was deleted meanwhile
+            continue
         found[name] = sum(end - start for start, end in bounds), sum(end for _, end in bounds)
     return found
 
@@ -105,10 +109,16 @@ def _look(
         TopicLook(name, records, max(ever - before.get(name, (0, 0))[1], 0) / seconds)
         for name, (records, ever) in ends.items()
     )
-    groups = tuple(log.group(group, topic) for group, topic in log.groups())
+    groups = tuple(_groups(log))
     apps = all_under(home) if home is not None else {}
     queues = _queues(home) if home is not None else ()
     return Look(time.time_ns() // 1_000, apps, topics, groups, queues)
+
+
+def _groups(log: Log) -> Iterator[GroupInfo]:
+    for group, topic in log.groups():
+        with suppress(UnknownTopic, UnknownGroup):  # deleted meanwhile
+            yield log.group(group, topic)
 
 
 def _queues(home: Path) -> tuple[QueueStats, ...]:
@@ -116,8 +126,12 @@ def _queues(home: Path) -> tuple[QueueStats, ...]:
 
     if not (home / FOLDER).exists():  # looking creates nothing
         return ()
+    found = []
     with open_queues(home) as queues:
-        return tuple(queues.open_queue(name).stats() for name in queues.names())
+        for name in queues.names():
+            with suppress(UnknownQueue):
+                found.append(queues.open_queue(name).stats())
+    return tuple(found)
 
 
 # ---- showing it ---------------------------------------------------------------------------------------

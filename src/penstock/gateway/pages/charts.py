@@ -30,10 +30,10 @@ def chart_of(tail: Tail) -> dict[str, Any] | None:
             continue
         label = " · ".join(words.cell(row.values[name]) for name in keys) or value
         lines.setdefault(label, {})[to_us(start) // 1_000_000] = float(number)
-    if not lines:
-        return None
     shown = sorted(sorted(lines), key=lambda label: -len(lines[label]))[:_LINES_MAX]
     times = sorted({time for label in shown for time in lines[label]})[-_POINTS_MAX:]
+    if len(times) < 2:  # one point is no line, and has no scale
+        return None
     return {
         "value": value,
         "times": times,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import BadOption
+from penstock.errors import BadOption, PenstockError
 from penstock.follow.where import Where
 from penstock.gateway import filter as filters
 from penstock.gateway.facts.records import columns_of
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
 
 SHOWN = 50
 LOOKED_AT_MAX = 20_000
+_SHOWN_CHARACTERS = 4_000  # of one
+_HELD_CHARACTERS = 16 << 20  # of all that are found; one is always taken
 _OWN = ("_partition", "_offset", "_timestamp", "_deleted")
 _FILTER_MAX = 500
-_EXPRESSION = re.compile(r"[<>']|==|!=|\b(is|in|and|or|not)\b.*[(=]", re.IGNORECASE)
+_MAYBE = re.compile(r"[<>']|==|!=|\s=\s|\b(is|in|and|or|not)\b.*[(=n]", re.IGNORECASE)  # an expression
+_COMPARED = re.compile(
+    r"[\w`)]\s*(==|!=|<=|>=|<|>|\s=\s)\s*[\w'`(-]|\bin\s*\(|\bis\s+(not\s+)?null\b", re.IGNORECASE
+)
+_JOINED = re.compile(r"\b(and|or|not)\b.*[(=]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,15 @@ class Message:
     at_us: int
     value: str
     deleted: bool = False
+
+    @property
+    def is_long(self) -> bool:
+        """Then a page shows its beginning."""
+        return len(self.value) > _SHOWN_CHARACTERS
+
+    @property
+    def shown(self) -> str:
+        return f"{self.value[:_SHOWN_CHARACTERS]}…" if self.is_long else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +93,20 @@ def filter_of(text: str, columns: pa.Schema) -> Filter:
     if len(text) > _FILTER_MAX:
         raise BadOption("the filter is too long.", hint="a few words, column=value, or an expression")
     terms = tuple(term.partition("=") for term in text.split())
-    if _EXPRESSION.search(text) and not all(name in columns.names for name, equals, _ in terms if equals):
-        return Filter(filters.where(text, columns), ())
+    if _MAYBE.search(text):
+        try:
+            return Filter(filters.where(text, columns), ())
+        except PenstockError:
+            if _is_expression(text, [name for name, equals, _ in terms if equals], columns.names):
+                raise
     return Filter(None, terms)
+
+
+def _is_expression(text: str, named: list[str], columns: list[str]) -> bool:
+    """Whether a text that cannot be read as one was meant to be: `it's` and `page=<b>` are only words."""
+    is_plain = bool(named) and all(name in columns for name in named)
+    is_joined = bool(_JOINED.search(text)) and any(name in columns for name in named)
+    return is_joined or (bool(_COMPARED.search(text)) and not is_plain)
 
 
 def _text(value: object) -> str:
@@ -95,18 +122,44 @@ def newest(app: App, topic: str, *, partition: int | None, filter_: str, limit: 
     bounds = {n: b for n, b in opened.bounds().items() if partition in (None, n)}
     room = max(limit, LOOKED_AT_MAX // max(1, len(bounds)))
     for number, (first, end) in bounds.items():
-        own: list[Message] = []
+        kept = _Kept(limit, _HELD_CHARACTERS // max(1, len(bounds)))
         width, start = limit if not filter_ else 2_000, end
-        while start > first and len(own) < limit and end - start < room:
+        while start > first and not kept.is_full and end - start < room:
             until, start = start, max(first, start - width)
-            batches = app.log.port.read(topic, number, start, until=until)
-            piece = [*_messages(batches, wanted)]
+            kept.put_before(_messages(app.log.port.read(topic, number, start, until=until), wanted))
             looked_at += until - start
-            own = piece + own
-        truncated |= start > first
-        found += own[-limit:]
+        truncated |= start > first or kept.left_out
+        found += kept.messages
     found.sort(key=lambda message: (message.at_us, message.partition, message.offset), reverse=True)
     return Found(tuple(found[:limit]), looked_at, newest=True, truncated=truncated)
+
+
+class _Kept:
+    """The newest messages of a partition, no more than so many and so long; found from its end backwards."""
+
+    def __init__(self, most: int, characters_max: int) -> None:
+        self._most, self._characters_max = most, characters_max
+        self.messages: list[Message] = []
+        self.left_out = False
+        self._characters = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.messages) >= self._most or self.left_out or self._characters > self._characters_max
+
+    def put_before(self, piece: Iterator[Message]) -> None:
+        """Those before what is there, the oldest first: of them, too, the newest are kept."""
+        kept: deque[Message] = deque()
+        for message in piece:
+            kept.append(message)
+            self._characters += len(message.value)
+            while len(kept) > 1 and self._has_too_many(len(kept)):
+                self._characters -= len(kept.popleft().value)
+                self.left_out = True
+        self.messages = [*kept, *self.messages]
+
+    def _has_too_many(self, more: int) -> bool:
+        return len(self.messages) + more > self._most or self._characters > self._characters_max
 
 
 def onwards(
@@ -127,13 +180,16 @@ def onwards(
         begin = min(max(first, start), end)
         until = min(end, begin + room)
         own = []
+        characters = _HELD_CHARACTERS // len(starts)
         for message in _messages(app.log.port.read(topic, number, begin, until=until), wanted):
             own.append(message)
-            if len(own) >= limit:
+            characters -= len(message.value)
+            if len(own) >= limit or characters < 0:
+                until = message.offset + 1
                 break
-        looked_at += (own[-1].offset + 1 if len(own) >= limit else until) - begin
-        nexts[number] = own[-1].offset + 1 if len(own) >= limit else until
-        truncated |= nexts[number] < end
+        looked_at += until - begin
+        nexts[number] = until
+        truncated |= until < end
         found += own
     found.sort(key=lambda message: (message.at_us, message.partition, message.offset))
     shown = found[:limit]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 
+from penstock.errors import BadOption
 from penstock.gateway.pages import words
 from penstock.gateway.pages.health import Sentence, Words
 from penstock.gateway.pages.look import Look
@@ -11,6 +13,7 @@ from penstock.gateway.pages.page import PAGES, Asked, Page
 from penstock.gateway.pages.site import Site
 from penstock.log.port import to_us
 from penstock.queue.delivery import Attempt, DeadLetter
+from penstock.queue.message import JSON
 
 _LETTERS = 50
 _TEXT_MAX = 4_000
@@ -23,6 +26,7 @@ class Letter:
     id: str
     key: str
     text: str | None
+    is_whole: bool  # what is shown in part cannot be edited: the rest would be lost
     size: int
     cause: str
     reason: str
@@ -86,7 +90,7 @@ def _letter(found: DeadLetter) -> Letter:
         text = None
     headers = tuple((name, str(value)) for name, value in found.message.headers.items())
     return Letter(
-        found.id, found.message.key, _cut(text),
+        found.id, found.message.key, _cut(text), text is not None and len(text) <= _TEXT_MAX,
         len(found.message.body), found.cause, found.reason, found.attempts,
         to_us(found.at) if found.at else None, headers, found.history,
     )  # fmt: skip
@@ -101,8 +105,18 @@ def redrive(site: Site, name: str, *, id_: str, body: str | None) -> int:
     found = site.watcher.queueing.queue(name)
     if not id_:
         return found.redrive()
-    edit = (lambda _: body) if body is not None else None
+    edit = (lambda letter: _edited(letter, body)) if body is not None else None
     return found.redrive(lambda letter: letter.id == id_, edit=edit, limit=1)
+
+
+def _edited(letter: DeadLetter, body: str) -> bytes:
+    """As bytes, so that it stays of the type that it was."""
+    if letter.message.content_type == JSON:
+        try:
+            json.loads(body)
+        except ValueError as error:
+            raise BadOption(f"that is no JSON ({error}).", hint="the message was JSON: leave it so") from None
+    return body.encode()
 
 
 def discard(site: Site, name: str, *, id_: str) -> int:

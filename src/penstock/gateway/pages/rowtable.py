@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,15 @@ class RowTable:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: bool = False
+
+
+def conditions_in(text: str) -> list[str]:
+    """What a filter of rows asks for; a value may have spaces.
+
+    >>> conditions_in("city=New York user_id=7")
+    ['city=New York', 'user_id=7']
+    """
+    return re.split(r"\s+(?=\w+=)", text) if text else []
 
 
 def is_number(kind: Any) -> bool:
@@ -92,7 +102,8 @@ def _window(values: dict[str, Any], today: str) -> str:
     """When it begins and ends; the day only where it is another one."""
     start, end = (words.cell(values.get(name)) for name in ("window_start", "window_end"))
     day, _, begins = start.partition(" ")
-    return f"{'' if day == today else f'{day} '}{begins} \u2013 {end.rpartition(' ')[2]}"
+    ends = end.removeprefix(f"{day} ")
+    return f"{'' if day == today else f'{day} '}{begins} \u2013 {ends}"
 
 
 def _cell(value: object, column: Column) -> Cell:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.app.conditions import conditions
 from penstock.gateway.pages import words
 from penstock.gateway.pages.health import Words
 from penstock.gateway.pages.look import Look
 from penstock.gateway.pages.page import PAGES, Asked, Page
 from penstock.gateway.pages.plans import documented
-from penstock.gateway.pages.rowtable import plain_rows
+from penstock.gateway.pages.rowtable import conditions_in, plain_rows
 from penstock.gateway.pages.site import Site
 from penstock.gateway.pages.topics import example, is_writable
 from penstock.gateway.pages.views import moment_of
@@ -43,8 +45,8 @@ def table(site: Site, look: Look, asked: Asked) -> Page:
     if records <= _RECORDS_MAX:
         at_us = to_us(moment) if moment else None
         found = versions.fold(topic.read(), settings, moment_us=at_us)
-        for column, value in conditions(name, found.schema, asked.get("filter").split()).items():
-            found = found.take([at for at, row in enumerate(found[column].to_pylist()) if row == value])
+        for column, value in conditions(name, found.schema, conditions_in(asked.get("filter"))).items():
+            found = found.filter(pa.array([row == value for row in found[column].to_pylist()], pa.bool_()))
         total = found.num_rows
         rows = plain_rows(found.schema, found.slice(0, _ROWS).to_pylist(), more=total > _ROWS)
     said = (

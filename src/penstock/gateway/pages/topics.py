@@ -140,7 +140,7 @@ def is_writable(site: Site, name: str) -> bool:
 def example(site: Site, name: str) -> str:
     """A record that the topic would take, as JSON: the newest one, or one made up from its columns."""
     found = messages.newest(site.app, name, partition=None, filter_="", limit=1).messages
-    if found and not found[0].deleted:
+    if found and not found[0].deleted and not found[0].is_long:
         return json.dumps(json.loads(found[0].value), ensure_ascii=False, indent=2)
     schema = site.app.log.port.settings(name).schema.arrow
     return json.dumps({field.name: _made_up(field.type) for field in schema}, ensure_ascii=False, indent=2)

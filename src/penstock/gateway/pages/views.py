@@ -14,7 +14,7 @@ from penstock.gateway.pages.health import Sentence, Words
 from penstock.gateway.pages.look import Look, ViewLook
 from penstock.gateway.pages.page import PAGES, Asked, Page
 from penstock.gateway.pages.plans import source_of
-from penstock.gateway.pages.rowtable import RowTable, plain_rows, view_rows
+from penstock.gateway.pages.rowtable import RowTable, conditions_in, plain_rows, view_rows
 from penstock.gateway.pages.site import Site
 from penstock.gateway.pages.tail import late_rows, tail
 from penstock.gateway.pages.windows import timeline
@@ -108,7 +108,7 @@ def _filtered(site: Site, name: str, text: str, moment: datetime | None) -> Any:
     from penstock.app.conditions import conditions
     from penstock.app.reading import spec
 
-    wanted = conditions(name, spec(site.app, name).columns, text.split())
+    wanted = conditions(name, spec(site.app, name).columns, conditions_in(text))
     rows = site.app.read(name, where=wanted, as_of=moment, limit=_ROWS + 1)
     return plain_rows(rows.table.schema, list(rows)[:_ROWS], more=len(rows) > _ROWS)
 

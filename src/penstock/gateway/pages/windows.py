@@ -18,6 +18,7 @@ WIDTH, LEFT, TOP = 1090, 150, 34
 _LANE, _CELL = 50, 32
 _KEYS_MAX, _TICKS_MAX, _MARKS_MAX = 8, 11, 40
 _SPAN_MAX = 10  # windows from left to right
+_DAY_US = 86_400_000_000
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 State = Literal["final", "open", "revised"]
@@ -164,7 +165,8 @@ def _cell(row: Row, shown_from: int, lane: int, value: str | None, x: Any) -> Ce
     said = {"revised": f"corrected {words.count(row.revision, 'time')}", "final": "final", "open": "open"}[
         state
     ]
-    span = f"{words.clock(_start(row))} to {words.clock(_end(row))}"
+    moment = words.clock if _end(row) - _start(row) < _DAY_US else words.date
+    span = f"{moment(_start(row))} to {moment(_end(row))}"
     return Cell(
         left + 2,
         TOP + 8 + lane * _LANE,
@@ -197,12 +199,13 @@ def _marks(
 def _ticks(from_us: int, to: int, x: Any) -> list[Tick]:
     step = next((s for s in _STEPS_US if (to - from_us) / s <= _TICKS_MAX), _STEPS_US[-1])
     first = -(-from_us // step) * step
-    form = words.clock if step < 60_000_000 else _minutes
+    form = words.clock if step < 60_000_000 else _minutes_or_day
     return [Tick(x(time_us), form(time_us)) for time_us in range(first, to + 1, step)]
 
 
-def _minutes(time_us: int) -> str:
-    return words.moment(time_us).strftime("%H:%M")
+def _minutes_or_day(time_us: int) -> str:
+    """At midnight the day: of windows that are days long, each begins at 00:00."""
+    return words.moment(time_us).strftime("%m-%d" if time_us % _DAY_US == 0 else "%H:%M")
 
 
 _STEPS_US = [
