@@ -9,6 +9,7 @@ from typing import Any
 from psycopg import Connection
 from psycopg.sql import SQL, Identifier
 
+from penstock.capture.outbox import is_outbox
 from penstock.capture.postgres_catalog import (
     DEFAULT_SCHEMA,
     ORDINARY,
@@ -113,6 +114,7 @@ def checked(
     problems += _alike(tables)
     for table in tables:
         problems += [replace(each, tables=(table.name,)) for each in _table_problems(catalog, table, server)]
+    problems += _outbox_problems(db, tables, server)
     if not problems and not server.is_superuser:
         problems = _publication_problems(db, tables, publication, server)
     return Found(tables, problems, {table.oid: table.name for table in every})
@@ -220,6 +222,19 @@ def _form_problems(name: str, form: Table) -> Iterator[Problem]:
         except BadSchema as error:
             remedy = f'as_text=["{name}.{column}"] captures it as text; or leave the table out, by tables='
             yield Problem(f'table "{name}": {error.message}', remedy)
+
+
+def _outbox_problems(
+    db: Connection[Any], tables: Sequence[CatalogTable], server: _Server
+) -> Iterator[Problem]:
+    """What is published is removed from there."""
+    for table in tables:
+        may = "SELECT has_table_privilege(%s::oid, 'DELETE')"
+        if not is_outbox(table.name) or db.execute(may, (table.oid,)).fetchone() == (True,):
+            continue
+        role = Identifier(server.user).as_string(None)
+        what = f'role {role} may not delete from "{table.name}": what is published is removed there.'
+        yield Problem(what, f"GRANT DELETE ON {table.quoted} TO {role}", (table.name,))
 
 
 def _without_key(table: CatalogTable) -> Problem:
