@@ -281,7 +281,7 @@ def test_wal_that_was_removed_is_lost(database: PostgresDatabase) -> None:
         wait_until(is_lost, timeout_s=30)
         assert database.source().status(fold.position)["wal_status"] == "lost"
         with pytest.raises(ChangesLost, match="removed the WAL"):
-            next(iter(database.source().steps(others.position)))
+            next(iter(database.source().steps(fold.position)))
     finally:
         database.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
 
