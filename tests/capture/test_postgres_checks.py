@@ -16,6 +16,9 @@ from tests.waiting import wait_until
 
 from penstock.capture.postgres_source import PostgresSource
 from penstock.errors import BadOption, ChangesLost, Contended, NotAllowed, NotSupported, Unreachable
+from penstock.follow.postgres import PostgresStore
+from penstock.follow.table import TableSpec
+from penstock.schema import RecordSchema
 
 TABLE = "CREATE TABLE orders (id int PRIMARY KEY, n int)"
 
@@ -45,8 +48,9 @@ def test_all_problems_of_tables_are_said_at_once(database: PostgresDatabase) -> 
         "CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY)",
         "CREATE VIEW shown AS SELECT * FROM orders",
         "CREATE TABLE taken (id int PRIMARY KEY, _offset int)",
+        "CREATE TABLE measured (id int, at double precision, PRIMARY KEY (id, at))",
     )
-    names = ["order", "heap", "nearly", "nothing", "fleeting", "shown", "taken"]
+    names = ["order", "heap", "nearly", "nothing", "fleeting", "shown", "taken", "measured"]
     error = refused(database.source(tables=names))
     assert error.message.count("\n- ") == len(names)
     for remedy in (
@@ -57,8 +61,34 @@ def test_all_problems_of_tables_are_said_at_once(database: PostgresDatabase) -> 
         'ALTER TABLE "public"."fleeting" SET LOGGED',
         "only tables can be captured",
         "taken: rename the column",
+        'as_text=["measured.at"]',
     ):
         assert remedy in error.hint
+    assert 'table "measured": column "at" is DOUBLE and cannot be part of a key.' in error.message
+
+
+@pytest.mark.parametrize("tables", [None, ["sales.orders"], ["public.sales.orders"]])
+def test_tables_that_would_be_called_the_same_are_refused(
+    database: PostgresDatabase, tables: list[str] | None
+) -> None:
+    """Otherwise rows of both would be in one topic, and each would be read again and again for the other."""
+    database.run(
+        "CREATE SCHEMA sales",
+        "CREATE TABLE sales.orders (id int PRIMARY KEY)",
+        'CREATE TABLE "sales.orders" (id int PRIMARY KEY, n int)',
+    )
+    error = refused(database.source(tables=tables))
+    assert '"public"."sales.orders" and "sales"."orders" would both be called' in error.message
+    assert error.hint == "sales.orders: rename one of them"
+
+
+def test_what_followers_note_in_a_database_is_not_captured(database: PostgresDatabase) -> None:
+    database.run(TABLE)
+    store = PostgresStore(database.dsn)
+    store.prepare(TableSpec("copy", RecordSchema.of("id BIGINT").arrow, ("id",)), "topic-1")
+    store.close()
+    assert [table.name for table in database.source().tables()] == ["orders"]
+    assert database.source().status(None)["left_out"] == ["copy__rows"]
 
 
 @pytest.mark.parametrize("remedy", [0, 1, 2])
@@ -264,7 +294,7 @@ def test_a_slot_that_another_process_reads_is_contended(
     others = Fold(stored=fold.stored)
     for _ in followed(database.source(), others):
         with pytest.raises(Contended, match="is in use by another process"):
-            next(iter(database.source().steps(fold.position)))
+            next(iter(database.source().steps(others.position)))
         with pytest.raises(Contended, match="is in use"):
             database.source().drop()
         break

@@ -136,14 +136,14 @@ def bank(in_memory: Path, redis: Redis) -> Iterator[Bank]:
             made.server.stop()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.crash)])
 def test_nothing_is_lost_or_doubled_and_all_copies_are_the_table(
     bank: Bank, kills: int, report: Callable[[str], None]
 ) -> None:
     dice = random.Random(kills)
     Writers.prepare(bank.database.run)
-    assert bank.run("--once").wait(300) == 0, (bank.folder / "said.txt").read_text()
+    assert bank.run("--once").wait(600) == 0, (bank.folder / "said.txt").read_text()
     with ps.open_log(bank.folder / "home") as log, Writers(bank.database.dsn, pause_s=0.03) as writers:
         for number in range(kills):
             bank.run()
@@ -157,7 +157,7 @@ def test_nothing_is_lost_or_doubled_and_all_copies_are_the_table(
             time.sleep(dice.random() / 10)
             bank.kill()
     assert not writers.failed
-    assert bank.run("--once").wait(300) == 0, (bank.folder / "said.txt").read_text()
+    assert bank.run("--once").wait(600) == 0, (bank.folder / "said.txt").read_text()
 
     with psycopg.connect(bank.database.dsn) as db:
         source = sorted(db.execute(f"SELECT {', '.join(_COLUMNS)} FROM accounts").fetchall())

@@ -322,3 +322,35 @@ def test_a_value_that_does_not_fit_after_the_snapshot_was_asked_for_stops_again(
     assert caught_up_after(log, database, asked=True, mended=False) is None
     assert same(log, database, "t")
     assert len(list(log.topic("c.dead").rows())) == 2
+
+
+def test_another_type_is_refused_and_the_way_on_that_is_told_leads_on(
+    log: ps.Log, database: PostgresDatabase
+) -> None:
+    """Changes of the form before are still to come: without a new slot they would be in the way for good."""
+    database.run(
+        "CREATE TABLE orders (id int PRIMARY KEY, n int)", "INSERT INTO orders VALUES (1, 1), (2, 2)"
+    )
+    caught_up(log, "c", database.source())
+    database.run(
+        "INSERT INTO orders VALUES (3, 3)",
+        "DELETE FROM orders WHERE id = 2",
+        "ALTER TABLE orders ALTER n TYPE text",
+        "INSERT INTO orders VALUES (4, 'four')",
+    )
+    with pytest.raises(
+        ps.BadOption, match='"orders" has another form than what is stored: column "n"'
+    ) as told:
+        caught_up(log, "c", database.source())
+    assert told.value.hint == (
+        "begin anew, with a new snapshot: penstock capture drop SOURCE --name c; "
+        "penstock topic delete c.orders; penstock topic delete c.orders.changes"
+    )
+    ps.capture.Capture(log, "c", database.source()).drop()
+    log.delete_topic("c.orders")
+    log.delete_topic("c.orders.changes")
+    caught_up(log, "c", database.source())
+    assert same(log, database, "orders")
+    database.run("INSERT INTO orders VALUES (5, 'five')")
+    caught_up(log, "c", database.source())
+    assert same(log, database, "orders")

@@ -14,6 +14,9 @@ from tests.waiting import wait_until
 import penstock as ps
 from penstock.capture.engine import Capture
 from penstock.capture.sqlite_source import SQLiteSource
+from penstock.follow.sqlite import SQLiteStore
+from penstock.follow.table import TableSpec
+from penstock.schema import RecordSchema
 
 SHOP = """
 CREATE TABLE users
@@ -112,6 +115,53 @@ def test_rows_that_are_pushed_out_are_deleted(
         caught_up(log, "shop", source(path))
         same(log, path, "users")
     same(log, path, "lines")
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_rows_that_are_pushed_out_by_a_key_in_other_letters(
+    log: ps.Log, path: Path, db: sqlite3.Connection, recursive: bool
+) -> None:
+    db.execute(f"PRAGMA recursive_triggers = {recursive:d}")
+    db.executescript("""
+        CREATE TABLE tags (name TEXT COLLATE NOCASE PRIMARY KEY, n INTEGER UNIQUE);
+        CREATE TABLE codes (code TEXT COLLATE RTRIM, n INTEGER, x TEXT, PRIMARY KEY (code, n)) WITHOUT ROWID;
+        INSERT INTO tags VALUES ('tea', 1), ('milk', 2);
+        INSERT INTO codes VALUES ('a', 1, 'x');
+    """)
+    caught_up(log, "shop", source(path))
+    for statement in (
+        "INSERT OR REPLACE INTO tags VALUES ('TEA', 3)",
+        "UPDATE OR REPLACE tags SET name = 'Tea' WHERE name = 'milk'",
+        "UPDATE tags SET name = 'TeA' WHERE name = 'tea'",  # pushes out nothing
+        "INSERT OR IGNORE INTO tags VALUES ('tea', 9)",
+        "INSERT OR REPLACE INTO tags VALUES ('coffee', 2)",  # by the other index
+        "INSERT OR REPLACE INTO codes VALUES ('a  ', 1, 'y')",
+    ):
+        db.execute(statement)
+        caught_up(log, "shop", source(path))
+        same(log, path, "tags")
+    same(log, path, "codes")
+
+
+def test_a_null_in_a_key_is_named_and_nothing_is_lost(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute("CREATE TABLE tags (name TEXT PRIMARY KEY)")
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO tags VALUES ('tea'), (NULL)")
+    with pytest.raises(ps.BadInput, match=r'column "name" of the key of "tags" holds NULL') as raised:
+        caught_up(log, "shop", source(path))
+    assert "penstock capture resnapshot" in raised.value.hint
+    db.execute("UPDATE tags SET name = 'milk' WHERE name IS NULL")
+    Capture(log, "shop", source(path)).request_snapshot(["*"])
+    caught_up(log, "shop", source(path))
+    same(log, path, "tags")
+
+
+def test_what_followers_note_in_a_database_is_not_captured(path: Path) -> None:
+    SQLiteStore(path).prepare(TableSpec("copy", RecordSchema.of("id BIGINT").arrow, ("id",)), "topic-1")
+    assert [table.name for table in source(path).tables()] == ["lines", "users"]
+    assert source(path).status(None)["left_out"] == ["copy__rows", "notes"]
 
 
 def test_foreign_keys_and_triggers_of_the_application(

@@ -44,6 +44,11 @@ def test_every_error_has_an_exit_code_of_its_kind(error: type[errors.PenstockErr
     ]
 
 
+def test_what_took_too_long_is_not_blamed_on_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    failure.report(TimeoutError("Debezium: 7 of 9 changes within 120 s"), as_json=False)
+    assert "when this machine has less to do" in capsys.readouterr().err
+
+
 def test_an_unknown_topic_is_bad_input_with_a_way_out(cli: Command) -> None:
     cli("topic", "create", "orders")
     result = cli("topic", "show", "oders")

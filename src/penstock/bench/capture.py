@@ -30,7 +30,10 @@ from penstock.capture.engine import Capture, stored_progress
 from penstock.capture.postgres_source import PostgresSource
 from penstock.capture.sqlite_source import SQLiteSource
 from penstock.errors import NotSupported
-from penstock.follow.target import Target
+from penstock.follow import to
+from penstock.follow.follower import Follower
+from penstock.follow.table import spec_of
+from penstock.follow.target import Site, Target
 from penstock.log.log import Log, home_of
 from penstock.log.topic import Topic
 from penstock.opening import open_log
@@ -75,6 +78,7 @@ class Measured:
 class Reader(Protocol):
     """Somebody who follows the database in a process of its own."""
 
+    name: str
     pid: int
 
     def count(self) -> int:
@@ -85,7 +89,10 @@ class Reader(Protocol):
 
 
 def run(*, quick: bool, home: Path | None = None, progress: Progress | None = None) -> Report:
-    sizes, tell = QUICK if quick else FULL, progress or (lambda _: None)
+    return measure(QUICK if quick else FULL, home=home, tell=progress or (lambda _: None))
+
+
+def measure(sizes: Sizes, *, home: Path | None, tell: Progress) -> Report:
     place = home_of(home)
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as text:
@@ -165,7 +172,7 @@ def _until(reader: Reader, wanted: int, *, from_first: bool = False) -> float:
         if from_first and count == first:
             began = time.monotonic()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{count:,} of {wanted:,} changes came within {_WAIT_S:.0f} s")
+            raise TimeoutError(f"{reader.name}: {count:,} of {wanted:,} changes within {_WAIT_S:.0f} s")
         time.sleep(0.002)
     return time.monotonic() - began
 
@@ -198,13 +205,15 @@ def _latencies(db: psycopg.Connection[Any], sizes: Sizes, reader: Reader) -> lis
     deadline = time.monotonic() + _WAIT_S
     while len(arrived := reader.arrivals()) < sizes.commits:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(arrived):,} of {sizes.commits:,} commits came")
+            raise TimeoutError(f"{reader.name}: {len(arrived):,} of {sizes.commits:,} commits came")
         time.sleep(0.05)
     return sorted((arrived[number] - at) * 1e3 for number, at in committed.items())
 
 
 class _Ours:
     """Penstock: what is in the log counts."""
+
+    name = "Penstock"
 
     def __init__(self, log: Log, child: Child) -> None:
         self._log, self.pid = log, child.pid
@@ -241,6 +250,8 @@ def _capture(_line: Line, url: str, home: str) -> None:
 
 
 class _Debezium:
+    name = "Debezium"
+
     def __init__(self, child: Child) -> None:
         self._child, self.pid, self._word = child, child.pid, "count"
 
@@ -298,27 +309,13 @@ def _inserted(db: sqlite3.Connection, tables: Sequence[str], rows: int) -> list[
 
 def _followers(folder: Path, tell: Progress) -> Iterator[Result]:
     """The captured table into each kind of place, real servers among them."""
-    from penstock.follow.follower import Follower
-    from penstock.follow.table import spec_of
-    from penstock.follow.target import Site
-
-    with open_log(folder / "log") as log, ExitStack() as servers:
-        topic = log.topic("bench.orders")
-        spec = spec_of(topic.settings.schema.arrow, topic.settings.key, name="orders")
-        records = topic.bounds()[0][1]
+    with ExitStack() as servers:
         for name, target in _places(folder, servers, tell):
-            tell(f"follower: {name}")
-            with closing(target.open(Site("bench", folder, log))) as sink:
-                began = time.monotonic()
-                Follower(topic, sink, spec, kind="table").finish(threading.Event())
-                rate = records / (time.monotonic() - began)
-            yield Result(f"followed into {name}", rate, "records/s", settings={"records": records})
+            yield _followed(folder, tell, name, target)
 
 
 def _places(folder: Path, servers: ExitStack, tell: Progress) -> Iterator[tuple[str, Target]]:
-    """Each server is started when its turn comes, and left out where there is none."""
-    from penstock.follow import to
-
+    """Each server is started when its turn comes; Redis is left out where there is none."""
     yield "SQLite", to.sqlite(folder / "copy.db")
     yield "PostgreSQL", to.postgres(servers.enter_context(throwaway()))
     try:
@@ -328,3 +325,14 @@ def _places(folder: Path, servers: ExitStack, tell: Progress) -> Iterator[tuple[
     yield "a search index", to.search(folder / "index")
     yield "Delta Lake", to.delta(folder / "lake")
     yield "Parquet", to.parquet(folder / "archive")
+
+
+def _followed(folder: Path, tell: Progress, name: str, target: Target) -> Result:
+    tell(f"follower: {name}")
+    with open_log(folder / "log") as log, closing(target.open(Site("bench", folder, log))) as sink:
+        topic = log.topic("bench.orders")
+        spec = spec_of(topic.settings.schema.arrow, topic.settings.key, name="orders")
+        records, began = topic.bounds()[0][1], time.monotonic()
+        Follower(topic, sink, spec, kind="table").finish(threading.Event())
+        rate = records / (time.monotonic() - began)
+    return Result(f"followed into {name}", rate, "records/s", settings={"records": records})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.capture import mysql_types
+from penstock.capture import mysql_types, outbox
 from penstock.capture.mysql_server import Server
 from penstock.capture.mysql_types import Column
 from penstock.capture.source import Table
@@ -70,6 +70,8 @@ def checked(server: Server, wanted: Sequence[str] | None) -> dict[str, Described
             problems.append(Problem(f'there is no table "{name}", or it may not be read', remedy))
     found, more = _described(server, there, wanted)
     problems += more
+    if outbox.TABLE in found:
+        problems += _outbox_problems(server)
     if problems:
         _refuse(server, problems)
     if not found:
@@ -142,6 +144,18 @@ def _rights(server: Server) -> Iterator[Problem]:
         yield Problem(
             f"{server.address.user} lacks {listed}",
             f"GRANT {listed} ON *.* TO {server.address.user}",
+            is_right=True,
+        )
+
+
+def _outbox_problems(server: Server) -> Iterator[Problem]:
+    """What is published is removed from there. Rights are checked also where nothing is deleted."""
+    try:
+        server.run(f"DELETE FROM {outbox.TABLE} WHERE FALSE")
+    except NotAllowed:
+        yield Problem(
+            f'{server.address.user} may not delete from "{outbox.TABLE}", where what is published is removed',
+            f"GRANT DELETE ON `{server.address.database}`.{outbox.TABLE} TO {server.address.user}",
             is_right=True,
         )
 

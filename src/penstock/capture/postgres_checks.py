@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import Connection
 from psycopg.sql import SQL, Identifier
 
+from penstock.capture.outbox import is_outbox
 from penstock.capture.postgres_catalog import (
     DEFAULT_SCHEMA,
     ORDINARY,
@@ -17,7 +18,9 @@ from penstock.capture.postgres_catalog import (
     Catalog,
     CatalogTable,
 )
+from penstock.capture.source import BOOKKEEPING, Table
 from penstock.errors import BadSchema, NotSupported
+from penstock.log.keys import check_key
 from penstock.schema import RecordSchema, did_you_mean
 
 _VERSION_MIN = 140_000  # from 14 on, pgoutput hands on messages: our heartbeat
@@ -108,8 +111,10 @@ def checked(
         named, unknown = _named(every, wanted)
         problems += unknown
         tables = catalog.described(db, named)
+    problems += _alike(tables)
     for table in tables:
         problems += [replace(each, tables=(table.name,)) for each in _table_problems(catalog, table, server)]
+    problems += _outbox_problems(db, tables, server)
     if not problems and not server.is_superuser:
         problems = _publication_problems(db, tables, publication, server)
     return Found(tables, problems, {table.oid: table.name for table in every})
@@ -140,7 +145,9 @@ def _server_problems(server: _Server) -> list[Problem]:
 
 def _is_candidate(table: CatalogTable) -> bool:
     """A partition comes as its partitioned table."""
-    return table.kind in (ORDINARY, PARTITIONED) and table.persistence == PERMANENT and not table.is_partition
+    is_own = table.relname in BOOKKEEPING
+    is_table = table.kind in (ORDINARY, PARTITIONED) and not table.is_partition and not is_own
+    return is_table and table.persistence == PERMANENT
 
 
 def left_out(db: Connection[Any], catalog: Catalog) -> list[str]:
@@ -149,27 +156,37 @@ def left_out(db: Connection[Any], catalog: Catalog) -> list[str]:
         table
         for table in catalog.tables(db)
         if table.kind in (ORDINARY, PARTITIONED) and table.persistence != "t" and not table.is_partition
-    ]
+        and table.relname not in BOOKKEEPING
+    ]  # fmt: skip
     return [table.name for table in catalog.described(db, there) if not (table.key and _is_candidate(table))]
 
 
 def _named(every: Sequence[CatalogTable], wanted: Sequence[str]) -> tuple[list[CatalogTable], list[Problem]]:
-    by_name = {table.name: table for table in every}
     prefix = f"{DEFAULT_SCHEMA}."
-    named, unknown = {}, []
+    named: dict[int, CatalogTable] = {}
+    unknown = []
     for name in wanted:
         short = name.removeprefix(prefix)
-        if short in by_name:
-            named[short] = by_name[short]
-        else:
-            # A temporary table of this name would be found under its own schema.
-            own = [table for table in every if table.relname == short and table.persistence == "t"]
-            named.update({table.name: table for table in own[:1]})
-            if not own:
-                near = [table.name for table in every if table.kind in (ORDINARY, PARTITIONED)]
-                remedy = did_you_mean(short, near) if near else "create it first"
-                unknown.append(Problem(f'there is no table "{name}".', f"{name}: {remedy}"))
+        # A temporary table of this name would be found under its own schema.
+        temporary = [table for table in every if table.relname == short and table.persistence == "t"]
+        found = [table for table in every if table.name == short] or temporary[:1]
+        named.update({table.oid: table for table in found})
+        if not found:
+            near = [table.name for table in every if table.kind in (ORDINARY, PARTITIONED)]
+            remedy = did_you_mean(short, near) if near else "create it first"
+            unknown.append(Problem(f'there is no table "{name}".', f"{name}: {remedy}"))
     return sorted(named.values(), key=lambda table: table.name), unknown
+
+
+def _alike(tables: Sequence[CatalogTable]) -> list[Problem]:
+    """With dots in their names, tables of two schemas may be called the same: they would be one topic."""
+    found, known = [], dict[str, CatalogTable]()
+    for table in tables:
+        other = known.setdefault(table.name, table)
+        if other is not table:
+            what = f'{other.quoted} and {table.quoted} would both be called "{table.name}".'
+            found.append(Problem(what, f"{table.name}: rename one of them", (table.name,)))
+    return found
 
 
 def _table_problems(catalog: Catalog, table: CatalogTable, server: _Server) -> list[Problem]:
@@ -189,11 +206,35 @@ def _table_problems(catalog: Catalog, table: CatalogTable, server: _Server) -> l
         what = f'role {role} may not read table "{name}".'
         found.append(Problem(what, f"GRANT SELECT ON {sql} TO {role}"))
     if table.key:
-        try:
-            RecordSchema.of(catalog.form_of(table).table.columns)
-        except BadSchema as error:
-            found.append(Problem(f'table "{name}": {error.message}', f"{name}: rename the column"))
+        found += _form_problems(name, catalog.form_of(table).table)
     return found
+
+
+def _form_problems(name: str, form: Table) -> Iterator[Problem]:
+    try:
+        columns = RecordSchema.of(form.columns)
+    except BadSchema as error:
+        yield Problem(f'table "{name}": {error.message}', f"{name}: rename the column")
+        return
+    for column in form.key:
+        try:
+            check_key(columns, (column,))
+        except BadSchema as error:
+            remedy = f'as_text=["{name}.{column}"] captures it as text; or leave the table out, by tables='
+            yield Problem(f'table "{name}": {error.message}', remedy)
+
+
+def _outbox_problems(
+    db: Connection[Any], tables: Sequence[CatalogTable], server: _Server
+) -> Iterator[Problem]:
+    """What is published is removed from there."""
+    for table in tables:
+        may = "SELECT has_table_privilege(%s::oid, 'DELETE')"
+        if not is_outbox(table.name) or db.execute(may, (table.oid,)).fetchone() == (True,):
+            continue
+        role = Identifier(server.user).as_string(None)
+        what = f'role {role} may not delete from "{table.name}": what is published is removed there.'
+        yield Problem(what, f"GRANT DELETE ON {table.quoted} TO {role}", (table.name,))
 
 
 def _without_key(table: CatalogTable) -> Problem:

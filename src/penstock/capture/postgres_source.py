@@ -247,6 +247,10 @@ class PostgresSource:
         )
         try:
             return (yield from self._read(stream, transactions, again, watch))
+        except GeneratorExit:
+            with suppress(psycopg.Error):  # or else with the next start
+                self._remove_published()
+            raise
         except psycopg.errors.UndefinedObject as error:
             # The publication was dropped: also one that was made anew is not there for older changes.
             raise ChangesLost(self._name, self.address, str(error).splitlines()[0]) from error

@@ -22,6 +22,9 @@ Key = tuple[Any, ...]
 Find = Callable[[Sequence[Key]], Mapping[Key, Mapping[str, Any]]]
 """Rows of a table as they are now, by key: those that there are."""
 
+BOOKKEEPING = frozenset(["penstock_views", "penstock_partitions"])
+"""Tables in which followers note how far their copies are, in the database that holds those."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

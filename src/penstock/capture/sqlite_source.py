@@ -314,6 +314,7 @@ class SQLiteSource:
         )
 
     def _struct(self, table: Table, columns: Sequence[Sequence[Any]], *, present: Any = None) -> Any:
+        sqlite_tables.check_keys(table, columns, present)
         arrays = [
             sqlite_tables.column(table.name, column.name, column.type, values)
             for column, values in zip(table.columns, columns, strict=False)

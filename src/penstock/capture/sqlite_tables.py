@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.capture import outbox
-from penstock.capture.source import Table
+from penstock.capture.source import BOOKKEEPING, Table
 from penstock.capture.sqlite_triggers import Form, Unique, quoted
 from penstock.errors import BadDefinition, BadInput, BadOption, NotSupported
 from penstock.schema import ArrowArray, ArrowType, RecordSchema, ddl_of, did_you_mean
@@ -38,16 +38,21 @@ _TYPES: tuple[tuple[str, ArrowType], ...] = (
     ("DECIMAL", pa.float64()),
 )
 _ROWS_EXACT = 1 << 53  # larger whole numbers are no doubles
+_MEND = (
+    "nothing is lost meanwhile: mend that row, and let all tables be read again with: "
+    "penstock capture resnapshot SOURCE"
+)
 
 
 def names_of(db: sqlite3.Connection) -> list[str]:
-    """The tables that there are."""
+    """The tables that there are; those that Penstock keeps for itself are none."""
     return [
         name
         for (name,) in db.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
             "AND name NOT LIKE '\\_penstock\\_%' ESCAPE '\\' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name"
         )
+        if name not in BOOKKEEPING
     ]
 
 
@@ -97,9 +102,11 @@ def _form_of(db: sqlite3.Connection, table: str) -> Form:
 def _uniques(db: sqlite3.Connection, table: str) -> tuple[Unique, ...]:
     found = []
     for _, index, unique, origin, _partial in db.execute(f"PRAGMA index_list({quoted(table)})").fetchall():
-        if not unique or origin == "pk":
+        if not unique:
             continue
         parts = [row for row in db.execute(f"PRAGMA index_xinfo({quoted(index)})") if row[5]]
+        if origin == "pk" and all(row[4] == "BINARY" for row in parts):
+            continue  # what it pushes out has the same key
         if any(row[1] == -2 for row in parts):
             raise NotSupported(
                 f'table "{table}" has a UNIQUE index on an expression ("{index}"): which rows an INSERT OR '
@@ -133,6 +140,19 @@ def _type_of(declared: str, chosen: str | None) -> ArrowType:
     return pa.string() if found is None else found  # SQLite's NUMERIC of an unknown name, or none at all
 
 
+def check_keys(table: Table, columns: Sequence[Sequence[Any]], present: ArrowArray | None) -> None:
+    """Raises BadInput for a NULL in a key, which SQLite takes. `present`: which rows are there; None: all."""
+    for column, values in zip(table.columns, columns, strict=False):
+        if column.name not in table.key or None not in values:
+            continue
+        there = [True] * len(values) if present is None else present.to_pylist()
+        if any(value is None and is_there for value, is_there in zip(values, there, strict=True)):
+            raise BadInput(
+                f'column "{column.name}" of the key of "{table.name}" holds NULL, which names no row.',
+                hint=_MEND,
+            )
+
+
 def column(table: str, name: str, dtype: ArrowType, values: Sequence[Any]) -> ArrowArray:
     """Values of SQLite as a column of the log. Raises BadInput for one that does not fit."""
     try:
@@ -145,8 +165,7 @@ def column(table: str, name: str, dtype: ArrowType, values: Sequence[Any]) -> Ar
                 raise BadInput(
                     f'column "{name}" of "{table}" holds {type(value).__name__} {str(value)[:60]!r}, '
                     f"which is no {ddl_of(dtype)}.",
-                    hint="nothing is lost meanwhile: mend that row, and let all tables be read again with: "
-                    "penstock capture resnapshot SOURCE",
+                    hint=_MEND,
                 ) from error
         raise
 

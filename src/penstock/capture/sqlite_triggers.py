@@ -9,9 +9,9 @@ They run in the writer's SQLite, whichever that is, so they use nothing that som
     k0…   the key before an update or a delete
     c0…   the row after an insert or an update
 
-INSERT OR REPLACE pushes out rows that have the same value in a UNIQUE column, and runs no delete trigger for
-them. So a trigger before the change notes which rows it could push out, and one after it makes deletes of
-those that are gone.
+INSERT OR REPLACE pushes out rows that have the same value in a UNIQUE column, or a key that differs only in
+what its collation ignores, and runs no delete trigger for them. So a trigger before the change notes which
+rows it could push out, and one after it makes deletes of those that are gone.
 
 A column can be dropped although the triggers name it. SQLite looks for a name from the inside out: `new.x`
 within a SELECT of its own is the row's x, and where there is none any more, that of the table named `new`
@@ -31,7 +31,7 @@ NOW = "julianday('now')"
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """A UNIQUE index beside the primary key: columns, and how each is compared."""
+    """A UNIQUE index that pushes out rows of another key: columns, and how each is compared."""
 
     columns: tuple[tuple[str, str], ...]
 
@@ -188,7 +188,7 @@ def _could_push_out(names: Names, form: Form, number: int, own: str) -> str:
     """Other rows with a value that must be unique. `own`: which row has the key of the one that changes."""
     keys = ", ".join(f"k{n}" for n in range(len(form.key)))
     columns = ", ".join(quoted(name) for name in form.key)
-    itself = " AND ".join(f"{quoted(name)} IS {own}.{quoted(name)}" for name in form.key)
+    itself = " AND ".join(_same(quoted(name), f"{own}.{quoted(name)}") for name in form.key)
     same = " OR ".join(
         "("
         + " AND ".join(f"{quoted(c)} = new.{quoted(c)} COLLATE {quoted(how)}" for c, how in u.columns)
@@ -208,8 +208,13 @@ def _pushed_out(names: Names, form: Form, number: int) -> str:
     is right. Triggers of the application may write in between, so what was noted last says nothing.
     """
     log = quoted(names.changes)
-    same = " AND ".join(f"t.{quoted(name)} IS {log}.k{n}" for n, name in enumerate(form.key))
+    same = " AND ".join(_same(f"t.{quoted(name)}", f"{log}.k{n}") for n, name in enumerate(form.key))
     return (
         f"UPDATE {log} SET op = 'd' WHERE op = '?' AND tbl = {number} "
         f"AND NOT EXISTS (SELECT 1 FROM {quoted(form.table)} AS t WHERE {same}); "
     )
+
+
+def _same(column: str, value: str) -> str:
+    """To the letter, which a key that is compared without case is not; the first test is for its index."""
+    return f"{column} IS {value} AND {column} COLLATE BINARY IS {value}"

@@ -115,10 +115,16 @@ class Topics:
             raise BadOption(
                 f'"{table.name}" has another key than what is stored: ({", ".join(table.key)}) now, and '
                 f"({', '.join(known.key)}) before.",
-                hint=f"remove what is stored: penstock topic delete {rows}; the rows are told again then",
+                hint=self._anew(rows, changes),
             )
-        of_rows = table.columns if known is None else merged(known.schema.arrow, table.columns)
-        of_changes = table.columns if told is None else merged(_told_columns(told), table.columns)
+        try:
+            of_rows = table.columns if known is None else merged(known.schema.arrow, table.columns)
+            of_changes = table.columns if told is None else merged(_told_columns(told), table.columns)
+        except IncompatibleSchema as error:
+            raise BadOption(
+                f'"{table.name}" has another form than what is stored: {error.message}',
+                hint=self._anew(rows, changes),
+            ) from error
         return Pair(
             self._topic(
                 rows,
@@ -134,6 +140,13 @@ class Topics:
                 retention=self._retention,
                 record_bytes_max=2 * _ROW_BYTES_MAX,
             ),
+        )
+
+    def _anew(self, rows: str, changes: str) -> str:
+        """Without the first of these, changes from before would still come in the form of before."""
+        return (
+            f"begin anew, with a new snapshot: penstock capture drop SOURCE --name {self._capture}; "
+            f"penstock topic delete {rows}; penstock topic delete {changes}"
         )
 
     def _known(self, topic: str) -> TopicSettings | None:

@@ -57,6 +57,7 @@ def say(message: str, hint: str = "") -> None:
 
 def _of_the_system(error: OSError) -> PenstockError:
     where = f"{error.filename}: " if error.filename else ""
-    return errors.StorageError(
-        f"{where}{error.strerror or error}.", hint="check the path and its permissions"
-    )
+    hint = "check the path and its permissions"
+    if isinstance(error, TimeoutError):
+        hint = "something took too long; try again when this machine has less to do"
+    return errors.StorageError(f"{where}{error.strerror or error}.", hint=hint)
