@@ -313,7 +313,8 @@ def test_a_page_of_messages_shows_the_beginning_of_what_is_long(home: Path) -> N
 def test_long_messages_are_paged_without_a_gap(home: Path) -> None:
     app = shop(home)
     app.topics["notes"].append([{"text": f"{number:02}{'x' * 900_000}"} for number in range(40)])
-    found, after = [], ""
+    found: list[int] = []
+    after = ""
     while len(found) < 40:
         page = messages.onwards(app, "notes", place="earliest", after=after, partition=None, filter_="")
         found += [message.offset for message in page.messages]
