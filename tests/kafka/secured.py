@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -130,4 +131,9 @@ def _certificate(store: Path) -> bytes:
 def _is_known(admin: AdminClient, user: str) -> bool:
     found: Any = admin.describe_user_scram_credentials([user])
     (described,) = found.values()
-    return bool(described.result(30).scram_credential_infos)
+    try:
+        return bool(described.result(30).scram_credential_infos)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.RESOURCE_NOT_FOUND:  # the broker has not heard of it yet
+            return False
+        raise
