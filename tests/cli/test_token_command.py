@@ -84,6 +84,7 @@ def test_a_revoked_token_is_refused(cli: Command) -> None:
         (("create", "../ann"), 2, ""),
         (("create", "eve", "--expires", "soon"), 2, ""),
         (("create", "eve", "--expires", "-1 day"), 2, ""),
+        (("create", "eve", "--expires", "0 days"), 2, "90 days"),
         (("revoke", "eve"), 2, "there are: ann"),
     ],
 )

@@ -246,7 +246,7 @@ def test_the_chart_is_there_again_after_a_moment_that_had_nothing_to_draw(reader
 
 def test_windows_are_seen_open_final_corrected_and_late(reader: Reader) -> None:
     page = reader.open("/views/per_5s")
-    picture = page.locator("#part_windows svg")
+    picture = page.locator("#part_windows svg[role=img]")
     expect(picture).to_be_visible()
     expect(picture.locator("rect.w-final").first).to_be_attached()
     expect(picture.locator("rect.w-revised").first).to_be_attached()

@@ -83,6 +83,8 @@ class Tokens:
         check_name("token", name)
         if role not in get_args(Role):
             raise BadOption(f"role {role!r}.", hint=f"choose one of {', '.join(get_args(Role))}")
+        if lasts_us is not None and lasts_us <= 0:
+            raise BadOption("a token that has expired already.", hint='say how long it lasts: "90 days"')
         identity, secret, now_us = secrets.token_hex(6), secrets.token_hex(32), self._now_us()
         expires_us = None if lasts_us is None else now_us + lasts_us
         token = Token(identity, name, role, now_us, expires_us, _hashed(secret))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 
+from penstock.cli.demo.shop import imported
 from penstock.log.log import Log
 
-TOPIC = "imported"
 _LINES = 10
 
 
@@ -15,7 +15,7 @@ class Import:
     """Ten lines at a time, with the position after them: all or nothing. Of one thread."""
 
     def __init__(self, log: Log) -> None:
-        self._topic = log.create_topic(TOPIC, "line BIGINT, text STRING")
+        self._topic = log.topic(imported.name)
         self._producer = log.producer(f"importer-{os.getpid():x}-{time.time_ns():x}")
         self.line = self.sent_again = self.stored_again = self._times = 0
 

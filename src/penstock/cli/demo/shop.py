@@ -67,6 +67,10 @@ result_clicks = app.topic(
     key="user_id", event_time="found_at", lateness=LATENESS,
     doc="Which result of a search was clicked on.",
 )  # fmt: skip
+imported = app.topic(
+    "imported", "line BIGINT, text STRING",
+    doc="Lines of a file, ten at a time with the place in it. Some are sent twice, and are here once.",
+)  # fmt: skip
 logins = app.topic(
     "logins", "user_id BIGINT, ok BOOLEAN, country STRING, at TIMESTAMP",
     key="user_id", event_time="at", lateness=LATENESS,
