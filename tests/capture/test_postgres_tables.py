@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.capture.postgres_database import PostgresDatabase
@@ -11,6 +12,7 @@ from tests.capture.world import caught_up, ops, rows_in_log, running
 from tests.waiting import wait_until
 
 import penstock as ps
+from penstock.capture.postgres_catalog import Catalog
 from penstock.errors import NotSupported
 
 WIDE = "CREATE TABLE {} (id int PRIMARY KEY, n int, big text)"
@@ -354,3 +356,24 @@ def test_another_type_is_refused_and_the_way_on_that_is_told_leads_on(
     database.run("INSERT INTO orders VALUES (5, 'five')")
     caught_up(log, "c", database.source())
     assert same(log, database, "orders")
+
+
+def test_a_table_that_is_dropped_while_it_is_looked_at_stops_nothing(
+    log: ps.Log, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalogue is asked several times: in between, a table would seem to have lost its key."""
+    database.run(WIDE.format("kept"), WIDE.format("orders"), "INSERT INTO orders VALUES (1, 1, 'x')")
+    caught_up(log, "c", database.source())
+    described = Catalog.described
+    dropped = threading.Event()
+
+    def drops(self: Catalog, *arguments: Any) -> Any:
+        if not dropped.is_set() and is_followed(database):
+            database.run("DROP TABLE orders", "INSERT INTO kept VALUES (1, 1, 'x')")
+            dropped.set()
+        return described(self, *arguments)
+
+    monkeypatch.setattr(Catalog, "described", drops)
+    with running(log, "c", database.source()):
+        wait_until(lambda: same(log, database, "kept") and not rows_in_log(log, "c.orders"), timeout_s=60)
+    assert dropped.is_set()

@@ -45,8 +45,8 @@ def running(log: ps.Log, name: str, source: Source) -> Iterator[Capture]:
         stop.set()
         thread.join(30)
         source.close()
-    if failed:
-        raise failed[0]
+        if failed:  # also where the test waits in vain for what it did not do
+            raise failed[0]
 
 
 def rows_in_log(log: ps.Log, topic: str) -> list[tuple[Any, ...]]:

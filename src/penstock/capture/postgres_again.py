@@ -205,7 +205,7 @@ class Again:
 
     def _begin(self, db: Connection[Any]) -> Piece:
         """Said before anything is noted as touched: what was told since then is no ghost."""
-        table = self._find(db)
+        table = self._catalog.by_name(db, self._tables[0])
         if table is None:
             return self._vanished()
         self._begun, self._last, self._upto = True, None, None
@@ -227,12 +227,8 @@ class Again:
         self._is_clear = now.oldest >= self._barrier
         return self._is_clear
 
-    def _find(self, db: Connection[Any]) -> CatalogTable | None:
-        found = [table for table in self._catalog.tables(db) if table.name == self._tables[0]]
-        return self._catalog.described(db, found)[0] if found else None
-
     def _read(self, db: Connection[Any], form_in_stream: FormInStream) -> _Chunk | None:
-        table = self._find(db)
+        table = self._catalog.by_name(db, self._tables[0])
         if table is None:
             return None
         with db.transaction():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from psycopg import Connection
 from psycopg.sql import SQL, Composable, Identifier
 
 from penstock.capture.pgoutput import FULL, Relation
+from penstock.capture.postgres_connection import one_moment
 from penstock.capture.postgres_types import TYPES_QUERY, PostgresType, log_type, types_of
 from penstock.capture.source import Table
 from penstock.errors import BadSchema
@@ -19,10 +20,11 @@ ORDINARY, PARTITIONED = "r", "p"
 PERMANENT = "p"
 DEFAULT_SCHEMA = "public"
 
+# Whether one has a right is asked of now: of a table that is gone by then it is null.
 _TABLES = """
 SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
        c.relreplident::text, c.relispartition,
-       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
+       coalesce(has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'), true),
        pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
@@ -147,8 +149,15 @@ class Catalog:
         return [_with(table, columns[table.oid], unique[table.oid]) for table in tables]
 
     def by_oid(self, db: Connection[Any], oid: int) -> CatalogTable | None:
-        found = [table for table in self.tables(db) if table.oid == oid]
-        return self.described(db, found)[0] if found else None
+        return self._the_one(db, lambda table: table.oid == oid)
+
+    def by_name(self, db: Connection[Any], name: str) -> CatalogTable | None:
+        return self._the_one(db, lambda table: table.name == name)
+
+    def _the_one(self, db: Connection[Any], is_it: Callable[[CatalogTable], bool]) -> CatalogTable | None:
+        with one_moment(db):
+            found = [table for table in self.tables(db) if is_it(table)]
+            return self.described(db, found)[0] if found else None
 
     def _learn(self, db: Connection[Any], oids: Any) -> None:
         """Somebody may have made a type since."""

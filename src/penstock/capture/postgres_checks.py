@@ -18,6 +18,7 @@ from penstock.capture.postgres_catalog import (
     Catalog,
     CatalogTable,
 )
+from penstock.capture.postgres_connection import one_moment
 from penstock.capture.source import BOOKKEEPING, Table
 from penstock.errors import BadSchema, NotSupported
 from penstock.log.keys import check_key
@@ -152,13 +153,15 @@ def _is_candidate(table: CatalogTable) -> bool:
 
 def left_out(db: Connection[Any], catalog: Catalog) -> list[str]:
     """Tables that are not captured unless they are named, and then refused: they need a key, and WAL."""
-    there = [
-        table
-        for table in catalog.tables(db)
-        if table.kind in (ORDINARY, PARTITIONED) and table.persistence != "t" and not table.is_partition
-        and table.relname not in BOOKKEEPING
-    ]  # fmt: skip
-    return [table.name for table in catalog.described(db, there) if not (table.key and _is_candidate(table))]
+    with one_moment(db):
+        there = [
+            table
+            for table in catalog.tables(db)
+            if table.kind in (ORDINARY, PARTITIONED) and table.persistence != "t" and not table.is_partition
+            and table.relname not in BOOKKEEPING
+        ]  # fmt: skip
+        described = catalog.described(db, there)
+    return [table.name for table in described if not (table.key and _is_candidate(table))]
 
 
 def _named(every: Sequence[CatalogTable], wanted: Sequence[str]) -> tuple[list[CatalogTable], list[Problem]]:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.sql import SQL, Literal
 
 from penstock.errors import BadOption, Contended, NotAllowed, PenstockError, StorageError, Unreachable
@@ -116,6 +116,17 @@ def connect(url: str, *, replication: bool = False) -> Connection[Any]:
         application_name=asked.get("application_name") or "penstock capture",
         **extra,
     )
+
+
+@contextmanager
+def one_moment(db: Connection[Any]) -> Iterator[Connection[Any]]:
+    """What is asked within is as of one moment: a table dropped meanwhile is there whole, or not at all."""
+    if db.info.transaction_status != TransactionStatus.IDLE:  # it is in one already
+        yield db
+        return
+    with db.transaction():
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield db
 
 
 def beat(db: Connection[Any]) -> int:

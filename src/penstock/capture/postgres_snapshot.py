@@ -123,8 +123,7 @@ def rows_by_key(
     db: Connection[Any], catalog: Catalog, table: Table, names: Sequence[str], keys: Sequence[Key]
 ) -> dict[Key, dict[str, Any]]:
     """Some columns of some rows as they are now; those that there are."""
-    named = [each for each in catalog.tables(db) if each.name == table.name]
-    there = catalog.described(db, named)[0] if named else None
+    there = catalog.by_name(db, table.name)
     columns = {column.name for column in there.columns} if there else set()
     if there is None or not columns.issuperset(table.key):
         return {}

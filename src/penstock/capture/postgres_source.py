@@ -31,6 +31,7 @@ from penstock.capture.postgres_connection import (
     connect,
     lsn_number,
     lsn_text,
+    one_moment,
     speaking_to,
 )
 from penstock.capture.postgres_slot import check_name
@@ -172,7 +173,8 @@ class PostgresSource:
 
     def _checked(self, known: Mapping[str, int]) -> Found:
         names = {"slot": self._slot, "publication": self._publication}
-        return checked(self._asking(), self._catalog, self._wanted, known, **names)
+        with one_moment(self._asking()) as db:
+            return checked(db, self._catalog, self._wanted, known, **names)
 
     def _capturable(self) -> list[CatalogTable]:
         found = self._checked({})
