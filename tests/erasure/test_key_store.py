@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 
 from penstock.erasure import keys
 from penstock.erasure.keys import KeyRing, subject_of
-from penstock.erasure.sqlite_keys import SqliteKeys
+from penstock.erasure.sqlite_keys import SqliteKeys, _create
 from penstock.errors import BadOption, StorageError, UnknownSubject
 
 
@@ -102,6 +104,19 @@ def test_a_ring_holds_a_bounded_number_of_keys(store: SqliteKeys, monkeypatch: p
     assert ring.find(["0"])["0"].secret == made["0"].secret
 
 
+def test_opening_the_store_once_more_leaves_the_locks_of_its_process_alone(store: SqliteKeys) -> None:
+    store.make(["ann"])
+    begins = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None, timeout=0)) as busy:
+        busy.execute("BEGIN IMMEDIATE")
+        _create(store.path)
+        again = subprocess.run(
+            [sys.executable, "-c", begins, str(store.path)], check=False, capture_output=True
+        )
+    assert b"database is locked" in again.stderr
+    assert [path.name for path in store.path.parent.iterdir()] == ["keys.db"]
+
+
 def _make(path: Path) -> list[bytes]:
     made = SqliteKeys(path).make(f"{number}" for number in range(50))
     return [key.secret for key in made.values()]
@@ -118,7 +133,7 @@ def test_processes_that_come_at_once_get_the_same_keys(store: SqliteKeys) -> Non
 _DYING = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from penstock.erasure.sqlite_keys import SqliteKeys
+from penstock.erasure.sqlite_keys import SqliteKeys, _create
 
 store = SqliteKeys(Path(sys.argv[1]))
 db = store._open()

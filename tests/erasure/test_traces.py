@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import bz2
 import contextlib
+import ctypes
 import functools
 import gzip
 import hashlib
@@ -20,7 +21,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -215,31 +216,56 @@ def test_linked_folders_are_looked_into_and_a_ring_of_them_ends(tmp_path: Path) 
     assert find_traces(tmp_path / "home", WORD).paths() == {Path("topics/file")}
 
 
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that anybody may look into; pytest's own are behind one that only its user may enter."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
+def without_privileges() -> None:
+    """Root may read everything, unless what it starts may not have these two capabilities."""
+    drop, override_rights, read_everything = 24, 1, 2
+    for capability in (override_rights, read_everything):
+        ctypes.CDLL(None).prctl(drop, capability, 0, 0, 0)
 
 
-def test_what_may_not_be_read_is_told(public: Path) -> None:
-    (public / "folder").mkdir()
-    (public / "file").write_text(WORD)
+def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("file", "open"):
+        (tmp_path / name).write_text(WORD)
     for name in ("folder", "file"):
-        (public / name).chmod(0)
+        (tmp_path / name).chmod(0)
     program = (
-        "import os, sys; from pathlib import Path; from penstock.erasure.traces import find_traces\n"
-        "looked = lambda: find_traces(Path(sys.argv[1]), sys.argv[2])\n"
-        "looked()  # imports what it needs\n"
-        "os.geteuid() or os.setuid(65534)  # root may read everything\n"
-        "print(sorted(str(path) for path, _ in looked().unread))"
+        "import sys; from pathlib import Path; from penstock.testing import find_traces\n"
+        "found = find_traces(Path(sys.argv[1]), sys.argv[2])\n"
+        "print(sorted(str(path) for path, _ in found.unread), [str(path) for path in found.paths()])"
     )
     told = subprocess.run(
-        [sys.executable, "-c", program, str(public), WORD], check=False, capture_output=True, text=True
+        [sys.executable, "-c", program, str(tmp_path), WORD],
+        check=False, capture_output=True, text=True, preexec_fn=without_privileges,
+    )  # fmt: skip
+    (tmp_path / "folder").chmod(0o700)
+    assert told.stdout.strip() == "['file', 'folder'] ['open']", told.stderr
+
+
+BEGINS = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+
+
+def is_locked_for_others(path: Path) -> bool:
+    begun = subprocess.run(
+        [sys.executable, "-c", BEGINS, str(path)], check=False, capture_output=True, text=True
     )
-    (public / "folder").chmod(0o700)
-    assert told.stdout.strip() == "['file', 'folder']", told.stderr
+    return "database is locked" in begun.stderr
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_search_leaves_the_locks_of_its_own_process_alone(tmp_path: Path, journal: str) -> None:
+    """Else two writers at once lose each other's commits."""
+    path = tmp_path / "busy.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"PRAGMA journal_mode={journal}")
+        db.execute("CREATE TABLE t (v TEXT)")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("INSERT INTO t VALUES (?)", (WORD,))
+        find_traces(tmp_path, WORD)
+        assert is_locked_for_others(path)
+        db.execute("COMMIT")
+    assert not is_locked_for_others(path)
+    assert find_traces(tmp_path, WORD).paths() == {Path("busy.db")}
 
 
 def search_index(folder: Path, rows: int, *, format: int = 7) -> None:

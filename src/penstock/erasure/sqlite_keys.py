@@ -11,10 +11,12 @@ is written anew (VACUUM), since moving cells between pages can leave copies in w
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -167,8 +169,8 @@ class SqliteKeys(Forking):
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Its owner's alone from the first byte on: SQLite gives the journal the same rights.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            if not self.path.exists():
+                _create(self.path)
             db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             try:
                 self._secret = _prepared(db)
@@ -193,6 +195,20 @@ class SqliteKeys(Forking):
 
     def after_fork_in_child(self) -> None:
         self._mutex = threading.RLock()
+
+
+def _create(path: Path) -> None:
+    """An empty file, its owner's alone from the first byte on: SQLite gives the journal the same rights.
+
+    It is never closed under its own name, since that would take the locks of everybody in this process.
+    """
+    fd, beside = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    os.close(fd)
+    try:
+        with contextlib.suppress(FileExistsError):  # somebody else was first
+            os.link(beside, path)
+    finally:
+        Path(beside).unlink()
 
 
 def _prepared(db: sqlite3.Connection) -> bytes:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from penstock.erasure import decoded
 from penstock.erasure.cipher import TOKEN, WHOLE, Key, Token
+from penstock.erasure.file_reader import FileReader
 from penstock.erasure.keys import KeyStore
 from penstock.erasure.sqlite_keys import NAME, SqliteKeys
 
@@ -61,15 +62,16 @@ def find_traces(folder: Path, *texts: str | bytes, keys: Iterable[KeyStore] | No
     found: set[Trace] = set()
     unread: list[tuple[Path, str]] = []
     files = 0
-    for path in _files(folder):
-        files += 1
-        try:
-            for inside, piece in _pieces(folder / path):
-                found.update(Trace(path, inside, False, number) for number in _in(piece, needles))
-                for opened in opening.of(piece):
-                    found.update(Trace(path, inside, True, number) for number in _in(opened, needles))
-        except decoded.Unreadable as error:
-            unread.append((path, str(error)))
+    with FileReader() as reader:
+        for path in _files(folder):
+            files += 1
+            try:
+                for inside, piece in _pieces(folder / path, reader):
+                    found.update(Trace(path, inside, False, number) for number in _in(piece, needles))
+                    for opened in opening.of(piece):
+                        found.update(Trace(path, inside, True, number) for number in _in(opened, needles))
+            except decoded.Unreadable as error:
+                unread.append((path, str(error)))
     opening.close()
     ordered = sorted(found, key=lambda trace: (trace.path, trace.inside, trace.sealed, trace.text))
     return Traces(tuple(ordered), files, tuple(unread))
@@ -102,9 +104,10 @@ def find_sealed(pieces: Iterable[bytes], key: Key) -> Held:
 
 def pieces_under(folder: Path) -> Iterator[bytes]:
     """Everything that can be read out of the files there; what cannot, a search is told."""
-    for path in _files(folder):
-        with contextlib.suppress(decoded.Unreadable):
-            yield from (piece for _, piece in _pieces(folder / path))
+    with FileReader() as reader:
+        for path in _files(folder):
+            with contextlib.suppress(decoded.Unreadable):
+                yield from (piece for _, piece in _pieces(folder / path, reader))
 
 
 def _tokens(piece: bytes) -> Iterator[Token]:
@@ -134,19 +137,19 @@ def _files(folder: Path) -> Iterator[Path]:
     yield from (Path(str(error.filename)).relative_to(folder) for error in closed)
 
 
-def _pieces(path: Path) -> Iterator[decoded.Piece]:
+def _pieces(path: Path, reader: FileReader) -> Iterator[decoded.Piece]:
     """Raises Unreadable, after what could be read."""
     try:
-        yield from decoded.pieces(path.read_bytes(), wal=_beside(path))
+        yield from decoded.pieces(reader.read(path), wal=_beside(path, reader))
     except FileNotFoundError:
         return
     except OSError as error:
         raise decoded.Unreadable(error.strerror or str(error)) from error
 
 
-def _beside(path: Path) -> bytes:
+def _beside(path: Path, reader: FileReader) -> bytes:
     try:
-        return path.with_name(f"{path.name}-wal").read_bytes()
+        return reader.read(path.with_name(f"{path.name}-wal"))
     except FileNotFoundError:
         return b""
 
