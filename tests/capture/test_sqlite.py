@@ -375,6 +375,44 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_lost(
     same(log, path, "users")
 
 
+@pytest.mark.parametrize("was_there", [True, False])
+def test_text_that_is_no_text_is_named_and_can_be_had_as_bytes(
+    log: ps.Log, path: Path, db: sqlite3.Connection, was_there: bool
+) -> None:
+    if not was_there:
+        caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO users (id, name) VALUES (1, CAST(x'ff41' AS TEXT))")
+    with pytest.raises(
+        ps.BadInput, match=r'column "name" of "users" holds str .\\udcffA., which is no STRING'
+    ):
+        caught_up(log, "shop", source(path))
+    caught_up(log, "bytes", source(path, types={"users.name": "BINARY"}))
+    assert rows_in_log(log, "bytes.users")[0][:2] == (1, b"\xffA")
+
+
+def test_what_fails_again_and_again_ends_a_run_to_the_end(
+    log: ps.Log, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> object:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(SQLiteSource, "_snapshot", damaged)  # after a step that is stored each time
+    monkeypatch.setattr("penstock.capture.engine._PAUSE_S_MAX", 0.01)
+    with pytest.raises(ps.StorageError, match="disk I/O error"):
+        caught_up(log, "shop", source(path))
+
+
+def test_what_a_virtual_table_keeps_for_itself_is_not_captured(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    db.executescript("""
+        CREATE VIRTUAL TABLE found USING fts5(text);
+        INSERT INTO found VALUES ('brown shoe');
+    """)
+    caught_up(log, "shop", source(path))
+    assert not [topic for topic in log.topics() if "found" in topic]
+
+
 def test_rows_that_are_pushed_out_beside_triggers_of_the_application(
     log: ps.Log, path: Path, db: sqlite3.Connection
 ) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ _STEP_ROWS = 50_000
 _PURGE_ROWS = 10_000
 _PURGE_S = 5.0
 _ALL = "*"
+_NO_UTF8 = "Could not decode to UTF-8"  # as the driver says, which has no code for it
 _UNIX_EPOCH_DAY = 2_440_587.5  # as a Julian day
 _DAY_US = 86_400_000_000
 
@@ -68,6 +70,7 @@ class SQLiteSource:
         self._names, self._wanted, self._types = Names(name), tables, dict(types or {})
         self._step_rows = step_rows
         self._db: sqlite3.Connection | None = None
+        self._text: Callable[[bytes], str] = str  # what text is read by
         self._file: tuple[int, int] | None = None  # that is open
         self._told = -1  # the last change that a step has told
         self._told_at: float | None = None  # when it was made, as the database has it
@@ -373,6 +376,7 @@ class SQLiteSource:
                 f"{self._path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None,
                 check_same_thread=False,
             )  # fmt: skip
+            self._db.text_factory = self._text
             self._db.execute("PRAGMA cache_size = -16000")
         return self._db
 
@@ -411,6 +415,9 @@ class SQLiteSource:
                 ) from error
             if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
                 raise BadInput(f"{self._path}: {error}.", hint="is it a SQLite database?") from error
+            if not code and _NO_UTF8 in str(error):
+                # SQLite takes any bytes as text. The next try reads them, more slowly, and names the value.
+                self._text = partial(str, encoding="utf-8", errors="surrogateescape")
             if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
                 raise Unreachable(f"SQLite ({self._path})", str(error), hint="check the disk") from error
             raise StorageError(f"{self._path}: {error}.", hint="check the database") from error
