@@ -146,6 +146,7 @@ class MySQLSource:
             tables={name: there[name].table if name in there else tables[name] for name in tables},
             wanted=self._wanted,
             special={name: each.special for name, each in there.items()},
+            check_new=self._check_new,
         )
         binlog = Binlog(self._at, At.of(position), server_id=self._server_id, tables=self._wanted)
         with closing(binlog):
@@ -185,6 +186,10 @@ class MySQLSource:
                 yield None
             if ends:
                 return
+
+    def _check_new(self, table: str) -> None:
+        with closing(Server(self._at)) as server:
+            mysql_checks.check_new(server, table)
 
     def _tell(self, position: Position) -> None:
         if not position.get("snapshot"):
