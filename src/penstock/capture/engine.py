@@ -87,9 +87,12 @@ class Capture:
             return []
 
     def drop(self) -> None:
-        """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay."""
+        """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay.
+
+        A source that cannot let go, since it is being read, says so; whoever reads it then goes on.
+        """
+        self.source.drop()
         with self._log.producer(f"{PRODUCER}{self.name}") as producer:  # whoever runs it can store no more
-            self.source.drop()
             progress = Progress.of(producer.position(), self._topics.known_rows())
             self._append(producer, {}, progress, replace(progress, source=None, marks={}))
 
