@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -488,6 +489,17 @@ def test_large_rows(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
     db.execute("UPDATE users SET score = 1")
     caught_up(log, "shop", source(path))
     same(log, path, "users")
+
+
+def test_many_large_rows_come_a_few_at_a_time(path: Path, db: sqlite3.Connection) -> None:
+    snapshot, noted = source(path, tables=["users"]), source(path, tables=["users"])
+    steps = snapshot.steps(None)
+    position = [step for step in islice(steps, 2) if step][-1].position  # of an empty database
+    db.executemany("INSERT INTO users (id, photo) VALUES (?, zeroblob(12000000))", [(n,) for n in range(5)])
+    told = [step for step in islice(noted.steps(position), 3) if step and step.changes]
+    assert [step.changes[0].rows.num_rows for step in told] == [3, 2]
+    again = [step for step in islice(source(path, tables=["users"]).steps(position, ["*"]), 4) if step]
+    assert [step.changes[0].rows.num_rows for step in again if step.changes] == [3, 2]
 
 
 def test_what_is_noted_is_removed_also_while_others_write(

@@ -25,6 +25,7 @@ from penstock.capture.mysql_checks import Described, quoted
 from penstock.capture.mysql_server import Address, At, Server, lost
 from penstock.capture.mysql_steps import Gathered, emptied, read_rows
 from penstock.capture.mysql_transactions import Transactions
+from penstock.capture.pieces import BYTES_MAX
 from penstock.capture.source import Position, Step, Table
 from penstock.errors import BadInput, BadOption
 from penstock.schema import RecordSchema
@@ -159,10 +160,12 @@ class MySQLSource:
         position, transactions, until = following.position, following.transactions, following.until
         gathered, moved_at = Gathered(self._zero_dates), time.monotonic()
         altered: list[str] = []
+        size_bytes = 0
         while True:
             # What is there already goes into one step; then nobody waits for more.
             event = following.binlog.get(_WAIT_S if transactions.is_open or not gathered.count else 0)
             done = transactions.add(event) if event is not None else None
+            size_bytes += event.event_size if event is not None else 0
             if done is not None:
                 gathered.add(done)
                 altered += done.altered
@@ -175,7 +178,8 @@ class MySQLSource:
             moved = transactions.at > At.of(position) and (
                 time.monotonic() - moved_at > _MOVE_S or transactions.at.file != position["file"]
             )
-            is_full = gathered.count and (event is None or gathered.count >= self._step_rows)
+            is_large = gathered.count >= self._step_rows or size_bytes >= BYTES_MAX
+            is_full = gathered.count and (event is None or is_large)
             if is_full or ends or moved:
                 pending = dict.fromkeys([*position.get("snapshot", ()), *altered])
                 position = _with(
@@ -183,7 +187,7 @@ class MySQLSource:
                 )
                 self._tell(position)
                 yield Step(position, gathered.changes())
-                gathered, moved_at = Gathered(self._zero_dates), time.monotonic()
+                gathered, moved_at, size_bytes = Gathered(self._zero_dates), time.monotonic(), 0
             elif event is None:
                 self._tell(_with(position, at=transactions.at))
                 yield None

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.capture import envelope, outbox, sqlite_tables, sqlite_triggers
+from penstock.capture.pieces import pieces
 from penstock.capture.source import Changes, Position, Step, Table
 from penstock.capture.sqlite_triggers import Form, Names, quoted
 from penstock.errors import BadInput, BadOption, LockTimeout, NotAllowed, StorageError, Unreachable
@@ -256,7 +257,7 @@ class SQLiteSource:
     def _snapshot(self, db: sqlite3.Connection, table: Table, moment: datetime) -> Iterator[pa.RecordBatch]:
         columns = ", ".join(map(quoted, table.columns.names))
         cursor = db.execute(f"SELECT {columns} FROM {quoted(table.name)}")
-        while rows := cursor.fetchmany(self._step_rows):
+        for rows in pieces(cursor, self._step_rows):
             after = self._struct(table, list(zip(*rows, strict=True)))
             yield envelope.changes_of(
                 table.columns, pa.repeat(pa.scalar(envelope.READ), len(rows)), None, after,
@@ -264,7 +265,7 @@ class SQLiteSource:
             )  # fmt: skip
 
     def _news(self, installed: _Installed) -> Step | None:
-        """What was noted since, in whole transactions unless they are very large."""
+        """What was noted since, in whole transactions unless very much is waiting."""
         with self._transaction("DEFERRED") as db:
             last = self._last(db)
             if self._made_at(db, self._told) != self._told_at:  # somebody has restored a backup into it
@@ -275,12 +276,14 @@ class SQLiteSource:
         depth = max((len(table.key) for table in installed.tables.values()), default=0)
         width = max((len(table.columns) for table in installed.tables.values()), default=0)
         cells = "".join(f", k{n}" for n in range(depth)) + "".join(f", c{n}" for n in range(width))
-        rows = db.execute(
+        cursor = db.execute(
             f"SELECT seq, tbl, op, at{cells} FROM {quoted(self._names.changes)} "
-            "WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-            (seq, last, self._step_rows),
-        ).fetchall()
-        if not rows:
+            "WHERE seq > ? AND seq <= ? ORDER BY seq",
+            (seq, last),
+        )
+        rows = next(pieces(cursor, self._step_rows), None)
+        cursor.close()
+        if rows is None:
             return None
         changes = self._grouped(installed.tables, list(zip(*rows, strict=True)), depth)
         return Step(self._position(int(rows[-1][0]), rows[-1][3], installed), changes)
@@ -418,6 +421,9 @@ class SQLiteSource:
             if not code and _NO_UTF8 in str(error):
                 # SQLite takes any bytes as text. The next try reads them, more slowly, and names the value.
                 self._text = partial(str, encoding="utf-8", errors="surrogateescape")
+                raise StorageError(
+                    f"{self._path} holds text that is no UTF-8.", hint="it is read again, and named"
+                ) from error
             if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
                 raise Unreachable(f"SQLite ({self._path})", str(error), hint="check the disk") from error
             raise StorageError(f"{self._path}: {error}.", hint="check the database") from error
