@@ -92,7 +92,7 @@ def described(server: Server, wanted: Sequence[str] | None) -> dict[str, Describ
 
 
 def check_new(server: Server, name: str) -> None:
-    """Raises BadOption for a table, made while others were followed, whose changes the binlog tells wrongly."""
+    """Raises BadOption for a table that was made meanwhile, whose changes the binlog tells wrongly."""
     problems = list(_untold(server, name)) if name in names(server) else []
     if problems:
         _refuse(server, problems)

@@ -167,7 +167,7 @@ class Server:
         return _text(found)
 
     def pieces(self, statement: str, count: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of a large result, at most so many at once. Close the connection where it is left early."""
+        """The rows of a large result, at most so many at once. Close the connection if it is left early."""
         with errors(self.address):
             cursor = self.db.cursor(SSCursor)
             try:
