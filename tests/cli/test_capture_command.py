@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Command
+from tests.cli.command import Command, environment
 
 APP = """
 import penstock as ps
@@ -76,3 +78,24 @@ def test_bad_input(cli: Command, path: Path, arguments: list[str], message: str)
     done = cli("capture", *(each.format(path=path) for each in arguments))
     assert done.exit_code == 2
     assert done.stderr.count(message) == 1
+
+
+def test_a_database_of_more_tables_than_files_that_may_be_open_at_first(cli: Command, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        for number in range(40):
+            db.execute(f"CREATE TABLE t{number} (id INTEGER PRIMARY KEY)")
+            db.execute(f"INSERT INTO t{number} VALUES (1)")
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "--home",
+        str(cli.home),
+        "capture",
+        "run",
+        str(path),
+        "--once",
+    ]
+    few = ["sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh", *command]
+    done = subprocess.run(few, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+    assert "42 changes of 41 tables stored" in done.stderr
