@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cli.command import Command, environment
+from tests.cli.command import Command
 
 APP = """
 import penstock as ps
@@ -85,17 +83,5 @@ def test_a_database_of_more_tables_than_files_that_may_be_open_at_first(cli: Com
         for number in range(40):
             db.execute(f"CREATE TABLE t{number} (id INTEGER PRIMARY KEY)")
             db.execute(f"INSERT INTO t{number} VALUES (1)")
-    command = [
-        sys.executable,
-        "-m",
-        "penstock",
-        "--home",
-        str(cli.home),
-        "capture",
-        "run",
-        str(path),
-        "--once",
-    ]
-    few = ["sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh", *command]
-    done = subprocess.run(few, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+    done = cli.shell(f"ulimit -Sn 100; penstock capture run '{path}' --once")
     assert "42 changes of 41 tables stored" in done.stderr
