@@ -346,6 +346,16 @@ def test_nothing_is_left_in_the_database(log: ps.Log, path: Path, db: sqlite3.Co
     assert db.execute("SELECT * FROM sqlite_schema").fetchall() == before
 
 
+def test_a_capture_that_is_dropped_while_it_runs_says_so(log: ps.Log, path: Path) -> None:
+    with (
+        pytest.raises(ps.BadInput, match="the capture was dropped there meanwhile"),
+        running(log, "shop", source(path)) as capture,
+    ):
+        wait_until(lambda: capture.status()["phase"] == "following")
+        source(path).drop()
+        wait_until(lambda: capture.last_error is not None)
+
+
 def test_bad_input(log: ps.Log, path: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
     with pytest.raises(ps.BadOption, match='no table "user"') as refused:
         source(path, tables=["user"]).tables()

@@ -36,6 +36,7 @@ _STEP_ROWS = 50_000
 _PURGE_ROWS = 10_000
 _PURGE_S = 5.0
 _ALL = "*"
+_GO_ON = "if it should go on from here: penstock capture resnapshot SOURCE"
 _NO_UTF8 = "Could not decode to UTF-8"  # as the driver says, which has no code for it
 _UNIX_EPOCH_DAY = 2_440_587.5  # as a Julian day
 _DAY_US = 86_400_000_000
@@ -189,15 +190,21 @@ class SQLiteSource:
     def _check(self, position: Position) -> None:
         """Before anything is made in a database that may be another one."""
         db = self._opened()
-        here = sqlite_triggers.identity(db, self._names) if self._is_installed() else None
+        if not self._is_installed():
+            raise BadInput(
+                f"{self._path} is not the database that was captured so far, or an older copy of it, or the "
+                "capture was dropped there meanwhile: nothing of it is there.",
+                hint=_GO_ON,
+            )
+        here = sqlite_triggers.identity(db, self._names)
         if position["database"] != here or self._made_at(db, int(position["seq"])) != position["at"]:
-            raise self._another(int(position["seq"]), self._last(db) if here else 0)
+            raise self._another(int(position["seq"]), self._last(db))
 
     def _another(self, seq: int, last: int) -> BadInput:
         return BadInput(
             f"{self._path} is not the database that was captured so far, or an older copy of it: the log has "
             f"its changes up to {seq}, and of those it lacks the last; it has {last} of its own.",
-            hint="if it should go on from here: penstock capture resnapshot SOURCE",
+            hint=_GO_ON,
         )
 
     def _check_keys(self, position: Position | None, installed: _Installed) -> None:
