@@ -543,6 +543,38 @@ def test_bad_input(log: ps.Log, server: MariaDB, db: Any) -> None:
     assert ps.capture.source_at("mariadb://me@host/shop").place == "shop"
 
 
+VERSIONED = "CREATE TABLE prices (id INT PRIMARY KEY, price INT) WITH SYSTEM VERSIONING"
+CASCADING = (
+    "CREATE TABLE pets (id INT PRIMARY KEY, owner INT, FOREIGN KEY (owner) REFERENCES users (id) "
+    "ON DELETE SET NULL)"
+)
+
+
+def test_a_table_with_system_versioning_is_refused(server: MariaDB, db: Any) -> None:
+    run(db, VERSIONED, "CREATE TABLE plain (id INT PRIMARY KEY) COMMENT 'WITH SYSTEM VERSIONING'")
+    with pytest.raises(ps.BadOption, match='table "prices" has system versioning'):
+        source(server).tables()
+    assert [table.name for table in source(server, tables=["users", "plain"]).tables()] == ["plain", "users"]
+
+
+@pytest.mark.parametrize(("made", "name"), [(VERSIONED, "prices"), (CASCADING, "pets")])
+def test_a_table_made_meanwhile_whose_changes_would_be_told_wrongly_stops_the_capture(
+    log: ps.Log, server: MariaDB, db: Any, made: str, name: str
+) -> None:
+    with (
+        pytest.raises(ps.BadOption, match=f'table "{name}" has'),
+        running(log, "shop", source(server)) as capture,
+    ):
+        wait_until(lambda: capture.status()["phase"] == "following")
+        run(db, "INSERT INTO users VALUES (1, 'Ann', 1)")
+        wait_until(lambda: capture.status()["changes"] == 1)  # so it is told as it comes
+        run(db, made, f"INSERT INTO {name} VALUES (1, 1)")
+        wait_until(lambda: capture.last_error is not None)
+    assert f"shop.{name}" not in log.topics()
+    caught_up(log, "shop", source(server, tables=["users", "lines"]))  # the way on that it names
+    same(log, db, "users")
+
+
 def test_settings_of_the_server_are_told_all_at_once(server: MariaDB, db: Any) -> None:
     wrong = {"binlog_format": "MIXED", "binlog_row_image": "MINIMAL", "binlog_row_metadata": "MINIMAL"}
     right = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}

@@ -83,6 +83,8 @@ def test_in_mariadb_what_is_committed_is_published_once_and_removed(
         assert cursor.fetchall() == ()
         cursor.execute(f"REVOKE DELETE ON shop.{TABLE} FROM capture@'%'")
     assert [row["order_id"] for row in orders.rows()] == [1, 2, 3, 4, 5, 6]
+    removed = [row for row in log.topic(f"shop.{TABLE}.changes").rows() if row["op"] == "d"][:3]
+    assert len({row["transaction"] for row in removed}) == 1  # not a transaction for each
 
 
 def test_who_may_not_remove_what_is_published_is_told_before(

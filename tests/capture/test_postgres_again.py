@@ -57,6 +57,29 @@ def test_a_table_is_read_anew_in_chunks(database: PostgresDatabase) -> None:
     assert is_finished(fold)
 
 
+def test_of_large_rows_few_are_read_at_a_time(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.capture.postgres_snapshot._CHUNK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("penstock.capture.postgres_again._CHUNK_BYTES", 1 << 20)
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n text)",
+        "INSERT INTO t SELECT i, repeat('x', 50000) FROM generate_series(1, 250) i",
+    )
+    fold, end, chunks, again = Fold(), database.end(), list[int](), list[int]()
+    for step in followed(database.source(), fold):
+        chunks += [changes.rows.num_rows for changes in step.changes] if step else []
+        if fold.lsn >= end:
+            break
+    assert max(chunks) <= 24
+    for step in followed(database.source(), fold, again=["t"]):
+        again += [changes.rows.num_rows for changes in step.changes] if step else []
+        if again and is_finished(fold):
+            break
+    assert max(again[4:]) <= 21  # of the first hundred nothing is known before
+    assert sum(chunks) == sum(again) == 250
+
+
 def test_one_that_is_asked_for_again_on_its_way_begins_anew(database: PostgresDatabase) -> None:
     """What was read of it is of an older form, and nobody tells what a new column has in those rows."""
     database.run(

@@ -377,3 +377,18 @@ def test_a_table_that_is_dropped_while_it_is_looked_at_stops_nothing(
     with running(log, "c", database.source()):
         wait_until(lambda: same(log, database, "kept") and not rows_in_log(log, "c.orders"), timeout_s=60)
     assert dropped.is_set()
+
+
+def test_a_capture_that_runs_goes_on_where_it_cannot_be_dropped(
+    log: ps.Log, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.capture.postgres_source._BUSY_S", 0.1)
+    database.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    with running(log, "c", database.source()) as capture:
+        wait_until(lambda: capture.status()["phase"] == "following")
+        wait_until(lambda: is_followed(database))
+        with pytest.raises(ps.Contended, match="is in use by another process"):
+            ps.capture.Capture(log, "c", database.source()).drop()
+        database.run("INSERT INTO orders VALUES (2)")
+        wait_until(lambda: same(log, database, "orders"))
+    assert capture.last_error is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -345,6 +346,16 @@ def test_nothing_is_left_in_the_database(log: ps.Log, path: Path, db: sqlite3.Co
     assert db.execute("SELECT * FROM sqlite_schema").fetchall() == before
 
 
+def test_a_capture_that_is_dropped_while_it_runs_says_so(log: ps.Log, path: Path) -> None:
+    with (
+        pytest.raises(ps.BadInput, match="the capture was dropped there meanwhile"),
+        running(log, "shop", source(path)) as capture,
+    ):
+        wait_until(lambda: capture.status()["phase"] == "following")
+        source(path).drop()
+        wait_until(lambda: capture.last_error is not None)
+
+
 def test_bad_input(log: ps.Log, path: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
     with pytest.raises(ps.BadOption, match='no table "user"') as refused:
         source(path, tables=["user"]).tables()
@@ -373,6 +384,44 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_lost(
     Capture(log, "shop", source(path)).request_snapshot(["*"])
     caught_up(log, "shop", source(path))
     same(log, path, "users")
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_text_that_is_no_text_is_named_and_can_be_had_as_bytes(
+    log: ps.Log, path: Path, db: sqlite3.Connection, was_there: bool
+) -> None:
+    if not was_there:
+        caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO users (id, name) VALUES (1, CAST(x'ff41' AS TEXT))")
+    with pytest.raises(
+        ps.BadInput, match=r'column "name" of "users" holds str .\\udcffA., which is no STRING'
+    ):
+        caught_up(log, "shop", source(path))
+    caught_up(log, "bytes", source(path, types={"users.name": "BINARY"}))
+    assert rows_in_log(log, "bytes.users")[0][:2] == (1, b"\xffA")
+
+
+def test_what_fails_again_and_again_ends_a_run_to_the_end(
+    log: ps.Log, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> object:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(SQLiteSource, "_snapshot", damaged)  # after a step that is stored each time
+    monkeypatch.setattr("penstock.capture.engine._PAUSE_S_MAX", 0.01)
+    with pytest.raises(ps.StorageError, match="disk I/O error"):
+        caught_up(log, "shop", source(path))
+
+
+def test_what_a_virtual_table_keeps_for_itself_is_not_captured(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    db.executescript("""
+        CREATE VIRTUAL TABLE found USING fts5(text);
+        INSERT INTO found VALUES ('brown shoe');
+    """)
+    caught_up(log, "shop", source(path))
+    assert not [topic for topic in log.topics() if "found" in topic]
 
 
 def test_rows_that_are_pushed_out_beside_triggers_of_the_application(
@@ -450,6 +499,17 @@ def test_large_rows(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
     db.execute("UPDATE users SET score = 1")
     caught_up(log, "shop", source(path))
     same(log, path, "users")
+
+
+def test_many_large_rows_come_a_few_at_a_time(path: Path, db: sqlite3.Connection) -> None:
+    snapshot, noted = source(path, tables=["users"]), source(path, tables=["users"])
+    steps = snapshot.steps(None)
+    position = [step for step in islice(steps, 2) if step][-1].position  # of an empty database
+    db.executemany("INSERT INTO users (id, photo) VALUES (?, zeroblob(12000000))", [(n,) for n in range(5)])
+    told = [step for step in islice(noted.steps(position), 3) if step and step.changes]
+    assert [step.changes[0].rows.num_rows for step in told] == [3, 2]
+    again = [step for step in islice(source(path, tables=["users"]).steps(position, ["*"]), 4) if step]
+    assert [step.changes[0].rows.num_rows for step in again if step.changes] == [3, 2]
 
 
 def test_what_is_noted_is_removed_also_while_others_write(

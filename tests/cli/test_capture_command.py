@@ -76,3 +76,12 @@ def test_bad_input(cli: Command, path: Path, arguments: list[str], message: str)
     done = cli("capture", *(each.format(path=path) for each in arguments))
     assert done.exit_code == 2
     assert done.stderr.count(message) == 1
+
+
+def test_a_database_of_more_tables_than_files_that_may_be_open_at_first(cli: Command, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        for number in range(40):
+            db.execute(f"CREATE TABLE t{number} (id INTEGER PRIMARY KEY)")
+            db.execute(f"INSERT INTO t{number} VALUES (1)")
+    done = cli.shell(f"ulimit -Sn 100; penstock capture run '{path}' --once")
+    assert "42 changes of 41 tables stored" in done.stderr

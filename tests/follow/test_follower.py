@@ -189,6 +189,31 @@ def test_records_that_retention_took_are_an_error(backend: Backend, home: Path) 
     port.close()
 
 
+def test_records_that_retention_took_before_the_first_could_be_applied_are_an_error(
+    backend: Backend, home: Path
+) -> None:
+    clock = ManualClock()
+    port = EmbeddedLog(home, clock=clock)
+    topic = Log(port).create_topic("counts", "k STRING, v BIGINT", key="k", retention="1 day")
+    spec = spec_of(topic.schema.arrow, ("k",), name="counts")
+    topic.append([{"k": "a", "v": 1}, {"k": "b", "v": 1}])
+    backend.open().prepare(spec, "another")
+    store = backend.open()
+    follower = Follower(topic, store, spec, kind="stream")
+    with backend.down(), pytest.raises((StorageError, Contended)):
+        follower.step(timeout_s=0)
+    clock.advance(3 * 86_400)
+    port.maintain("counts", 0)  # seals
+    topic.append([{"k": "c", "v": 1}])
+    port.maintain("counts", 0)
+    assert topic.bounds()[0] == (2, 3)
+    with pytest.raises(RecordsLost):
+        follower.step(timeout_s=0)
+    assert Follower(topic, store, spec, kind="stream").step(timeout_s=0) == 1  # one that comes later
+    assert keys(store, spec) == ["c"]
+    port.close()
+
+
 def test_a_copy_that_is_dropped_under_a_follower_is_made_again(
     backend: Backend, counted: tuple[ps.Topic, TableSpec]
 ) -> None:

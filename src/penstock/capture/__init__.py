@@ -9,6 +9,7 @@ alive.py        which keys a table of the log has
 unchanged.py    values that a source does not repeat, from the log
 declared.py     a source as a program declares it, by an address or with options
 outbox.py       events in the application's own transactions
+pieces.py       rows of a cursor, so many at a time
 running.py      several captures at once
 sqlite_source.py, sqlite_tables.py, sqlite_triggers.py   SQLite, by generated triggers
 

@@ -87,9 +87,12 @@ class Capture:
             return []
 
     def drop(self) -> None:
-        """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay."""
+        """Remove what it made in the source. Run again, it begins with a snapshot; the topics stay.
+
+        A source that cannot let go, since it is being read, says so; whoever reads it then goes on.
+        """
+        self.source.drop()
         with self._log.producer(f"{PRODUCER}{self.name}") as producer:  # whoever runs it can store no more
-            self.source.drop()
             progress = Progress.of(producer.position(), self._topics.known_rows())
             self._append(producer, {}, progress, replace(progress, source=None, marks={}))
 
@@ -116,15 +119,15 @@ class Capture:
 
         A source that is away is tried again and again, with pauses. Raises what another try cannot mend.
         """
-        pause_s = _PAUSE_S
+        pause_s, in_vain = _PAUSE_S, 0
         while not stop.is_set():
             before = self.progress().changes
             try:
                 self._run(stop, once)
             except (StorageError, Contended) as error:
                 self.last_error, went_on = str(error), self.progress().changes > before
-                self.retries = 0 if went_on else self.retries + 1
-                if once and self.retries >= _TRIES_ONCE:
+                self.retries = in_vain = 0 if went_on else in_vain + 1
+                if once and in_vain >= _TRIES_ONCE:
                     raise
                 pause_s = _PAUSE_S if went_on else min(pause_s * 2, _PAUSE_S_MAX)
                 stop.wait(pause_s)

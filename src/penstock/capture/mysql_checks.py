@@ -29,6 +29,7 @@ _SPECIAL = (mysql_types.UUID, mysql_types.INET4, mysql_types.INET6)
 _CASCADE = re.compile(
     r"CONSTRAINT `([^`]+)` FOREIGN KEY .*? ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)"
 )
+_VERSIONED = re.compile(r" WITH SYSTEM VERSIONING$", re.M)
 _WIDE = ("ucs2", "utf16", "utf16le", "utf32")
 
 
@@ -90,10 +91,17 @@ def described(server: Server, wanted: Sequence[str] | None) -> dict[str, Describ
     return found
 
 
+def check_new(server: Server, name: str) -> None:
+    """Raises BadOption for a table that was made meanwhile, whose changes the binlog tells wrongly."""
+    problems = list(_untold(server, name)) if name in names(server) else []
+    if problems:
+        _refuse(server, problems)
+
+
 def names(server: Server) -> list[str]:
     rows = server.rows(
         "SELECT TABLE_NAME FROM information_schema.TABLES "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_TYPE = 'BASE TABLE' ORDER BY TABLE_NAME",
+        "WHERE TABLE_SCHEMA = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_NAME",
         server.address.database,
     )
     return [str(row[0]) for row in rows]
@@ -174,7 +182,7 @@ def _described(
                 problems.append(_no_key(name))
             continue
         own = [*_unmapped(name, columns.get(name, [])), *_key_problems(name, key, columns.get(name, []))]
-        problems += (own := [*own, *_cascades(server, name)])
+        problems += (own := [*own, *_untold(server, name)])
         if not own:
             mapped = tuple(column for column, _ in columns[name] if column is not None)
             schema = pa.schema([pa.field(column.name, column.dtype) for column in mapped])
@@ -224,10 +232,11 @@ def _keys(server: Server) -> dict[str, list[str]]:
     return found
 
 
-def _cascades(server: Server, table: str) -> Iterator[Problem]:
-    """Foreign keys by which its rows change with those of another table.
+def _untold(server: Server, table: str) -> Iterator[Problem]:
+    """Of a table's rows: what is not in the binlog, or is there and is none.
 
-    Asked for in this way since information_schema does not show them to a user who may only read.
+    Foreign keys are asked for in this way since information_schema does not show them to a user who may only
+    read.
     """
     made = str(server.rows(f"SHOW CREATE TABLE {quoted(table)}")[0][1])
     for constraint in _CASCADE.findall(made):
@@ -235,6 +244,11 @@ def _cascades(server: Server, table: str) -> Iterator[Problem]:
             f'table "{table}" has a foreign key with CASCADE or SET NULL ("{constraint}"), and what that '
             "changes is not in the binlog",
             f"ALTER TABLE {quoted(table)} DROP FOREIGN KEY {quoted(constraint)} and add it with RESTRICT, or "
+            "leave the table out by naming the others",
+        )
+    if _VERSIONED.search(made):
+        yield Problem(
+            f'table "{table}" has system versioning, and the binlog tells its old rows like those of now',
             "leave the table out by naming the others",
         )
 

@@ -14,6 +14,7 @@ import pymysql
 from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
+from penstock.capture.pieces import pieces
 from penstock.capture.source import Position
 from penstock.errors import (
     BadInput,
@@ -166,13 +167,12 @@ class Server:
         return _text(found)
 
     def pieces(self, statement: str, count: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of a large result, so many at once. Close the connection where it is left early."""
+        """The rows of a large result, at most so many at once. Close the connection if it is left early."""
         with errors(self.address):
             cursor = self.db.cursor(SSCursor)
             try:
                 cursor.execute(statement)
-                while rows := cursor.fetchmany(count):
-                    yield rows
+                yield from pieces(cursor, count)
             finally:
                 _abandon(cursor)
 

@@ -25,11 +25,13 @@ from penstock.capture.mysql_checks import Described, quoted
 from penstock.capture.mysql_server import Address, At, Server, lost
 from penstock.capture.mysql_steps import Gathered, emptied, read_rows
 from penstock.capture.mysql_transactions import Transactions
+from penstock.capture.pieces import BYTES_MAX
 from penstock.capture.source import Position, Step, Table
 from penstock.errors import BadInput, BadOption
 from penstock.schema import RecordSchema
 
 _STEP_ROWS = 20_000
+_DELETE_ROWS = 1_000
 _WAIT_S = 0.1  # how often to say that there is nothing new
 _MOVE_S = 5.0  # how often to note that others write, so that no binlog is needed that is long gone
 _SERVER_IDS = (1_000_000_000, 4_000_000_000)
@@ -90,8 +92,10 @@ class MySQLSource:
 
     def remove(self, table: str, ids: Sequence[int]) -> None:
         with closing(Server(self._at)) as server:
-            for number in ids:
-                server.rows(f"DELETE FROM {quoted(table)} WHERE id = %s", number)
+            for start in range(0, len(ids), _DELETE_ROWS):  # each is a transaction, which may cost a sync
+                some = ids[start : start + _DELETE_ROWS]
+                marks = ", ".join(["%s"] * len(some))
+                server.rows(f"DELETE FROM {quoted(table)} WHERE id IN ({marks})", *some)
 
     def mark(self) -> At:
         with closing(Server(self._at)) as server:
@@ -146,6 +150,7 @@ class MySQLSource:
             tables={name: there[name].table if name in there else tables[name] for name in tables},
             wanted=self._wanted,
             special={name: each.special for name, each in there.items()},
+            check_new=self._check_new,
         )
         binlog = Binlog(self._at, At.of(position), server_id=self._server_id, tables=self._wanted)
         with closing(binlog):
@@ -155,10 +160,12 @@ class MySQLSource:
         position, transactions, until = following.position, following.transactions, following.until
         gathered, moved_at = Gathered(self._zero_dates), time.monotonic()
         altered: list[str] = []
+        size_bytes = 0
         while True:
             # What is there already goes into one step; then nobody waits for more.
             event = following.binlog.get(_WAIT_S if transactions.is_open or not gathered.count else 0)
             done = transactions.add(event) if event is not None else None
+            size_bytes += event.event_size if event is not None else 0
             if done is not None:
                 gathered.add(done)
                 altered += done.altered
@@ -171,7 +178,8 @@ class MySQLSource:
             moved = transactions.at > At.of(position) and (
                 time.monotonic() - moved_at > _MOVE_S or transactions.at.file != position["file"]
             )
-            is_full = gathered.count and (event is None or gathered.count >= self._step_rows)
+            is_large = gathered.count >= self._step_rows or size_bytes >= BYTES_MAX
+            is_full = gathered.count and (event is None or is_large)
             if is_full or ends or moved:
                 pending = dict.fromkeys([*position.get("snapshot", ()), *altered])
                 position = _with(
@@ -179,12 +187,16 @@ class MySQLSource:
                 )
                 self._tell(position)
                 yield Step(position, gathered.changes())
-                gathered, moved_at = Gathered(self._zero_dates), time.monotonic()
+                gathered, moved_at, size_bytes = Gathered(self._zero_dates), time.monotonic(), 0
             elif event is None:
                 self._tell(_with(position, at=transactions.at))
                 yield None
             if ends:
                 return
+
+    def _check_new(self, table: str) -> None:
+        with closing(Server(self._at)) as server:
+            mysql_checks.check_new(server, table)
 
     def _tell(self, position: Position) -> None:
         if not position.get("snapshot"):

@@ -6,7 +6,7 @@ while it wrote it, is followed by the next one's begin, and is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +76,10 @@ class Transaction:
 
 
 class Transactions:
-    """`tables`: those there are at `at`. `special`: of each, its columns that are UUID or INET."""
+    """`tables`: those there are at `at`. `special`: of each, its columns that are UUID or INET.
+
+    `check_new` raises for a table that is new, and cannot be followed.
+    """
 
     def __init__(
         self,
@@ -86,11 +89,13 @@ class Transactions:
         tables: Mapping[str, Table],
         wanted: Sequence[str] | None,
         special: Mapping[str, dict[str, str]],
+        check_new: Callable[[str], None] = lambda _name: None,
     ) -> None:
         self.at = at  # outside of a transaction: how far the binlog is read
         self.is_open = False
         self._address, self._file = address, at.file
         self._tables, self._wanted, self._special = dict(tables), wanted, special
+        self._check_new = check_new
         self._forms: dict[int, Form | None] = {}
         self._cached: dict[Any, Form] = {}
         self._pieces: list[Piece] = []
@@ -291,6 +296,8 @@ class Transactions:
                     hint=f"give it one: ALTER TABLE `{name}` ADD PRIMARY KEY (…); then: {RESNAPSHOT}",
                 )
             return None
+        if name not in self._tables:
+            self._check_new(name)
         reader = reader_of(columns, self._special.get(name, {}))
         if isinstance(reader, str):
             raise NotSupported(

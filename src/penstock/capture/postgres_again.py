@@ -29,6 +29,8 @@ from penstock.capture.source import Changes, Table
 
 _POLL_S = 0.05
 _XID_BITS = 32
+_CHUNK_BYTES = 64 << 20
+_FIRST_ROWS = 100  # until it is known how large they are
 
 FormInStream = Callable[[int], Form | None]
 
@@ -74,6 +76,17 @@ class _Chunk:
     taken_at: datetime.datetime
     read_by_lsn: int
     form_in_stream: Form | None
+    limit: int  # how many rows were asked for
+
+    @property
+    def count(self) -> int:
+        return sum(texts.count for texts in self.texts)
+
+    @property
+    def fitting(self) -> int:
+        """How many rows like these are no more than a chunk may hold."""
+        size_bytes = sum(texts.size_bytes for texts in self.texts)
+        return max(1, _CHUNK_BYTES * self.count // max(1, size_bytes))
 
     @property
     def last_key(self) -> list[str] | None:
@@ -136,6 +149,7 @@ class Again:
         chunk_rows: int,
     ) -> None:
         self._catalog, self._chunk_rows = catalog, chunk_rows
+        self._limit = min(chunk_rows, _FIRST_ROWS)
         said = _of_captured(state, captured)
         self._since = {name: lsn_number(lsn) for name, lsn in said.get("since", {}).items()}
         self._tables: list[str] = list(said.get("tables", ()))
@@ -210,6 +224,7 @@ class Again:
             return self._vanished()
         self._begun, self._last, self._upto = True, None, None
         self._barrier, self._is_clear, self._touched = None, False, _Touched()
+        self._limit = min(self._chunk_rows, _FIRST_ROWS)
         return Piece(begins=[self._catalog.form_of(table).table])
 
     def _cleared(self, db: Connection[Any]) -> bool:
@@ -243,12 +258,14 @@ class Again:
                 # Rows behind it are of transactions that the stream tells. Otherwise a table to which rows
                 # are added faster than we read would never be complete.
                 self._upto = last_key(db, table)
-            query = selected(table, after=self._last, upto=self._upto, limit=self._chunk_rows)
-            texts = list(rows_by_copy(db, query, len(table.columns), self._chunk_rows))
+            query = selected(table, after=self._last, upto=self._upto, limit=self._limit)
+            texts = list(rows_by_copy(db, query, len(table.columns), self._limit))
         read_by = db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]  # type: ignore[index]
         # A commit behind it, so that the stream passes it without waiting for somebody else's.
         db.execute("SELECT pg_logical_emit_message(true, 'penstock', '')")
-        return _Chunk(table, form, texts, seen, taken_at, lsn_number(read_by), form_in_stream(table.oid))
+        return _Chunk(
+            table, form, texts, seen, taken_at, lsn_number(read_by), form_in_stream(table.oid), self._limit
+        )
 
     def _finished(self, chunk: _Chunk, lsn: int) -> Piece:
         read = [read_rows(chunk.form, texts, lsn=lsn, taken_at=chunk.taken_at) for texts in chunk.texts]
@@ -256,7 +273,8 @@ class Again:
         changes = [each for each in kept if each.rows.num_rows]
         self._touched.forget(chunk.seen)
         self._chunk, self._last = None, chunk.last_key
-        if sum(texts.count for texts in chunk.texts) == self._chunk_rows:
+        if chunk.count == chunk.limit:
+            self._limit = min(self._chunk_rows, chunk.fitting)
             return Piece(changes)
         self._next()
         return Piece(changes, ends=[chunk.form.table])

@@ -40,16 +40,22 @@ class Texts:
     columns: list[Any]
     count: int
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(column.nbytes for column in self.columns)
+
 
 def rows_by_copy(db: Connection[Any], query: Composable, width: int, chunk_rows: int) -> Iterator[Texts]:
-    """What `query` selects, at most `chunk_rows` at a time."""
+    """What `query` selects, at most `chunk_rows` at a time, and fewer where they are large."""
     with db.cursor().copy(SQL("COPY ({}) TO STDOUT (FORMAT csv)").format(query)) as copy:
         lines = iter(copy)
         held: list[Any] = []
-        size_bytes = 0
-        while some := list(islice(lines, min(_BATCH_ROWS, chunk_rows - len(held)))):
+        size_bytes, at_once = 0, 1
+        while some := list(islice(lines, min(at_once, chunk_rows - len(held)))):
+            some_bytes = sum(map(len, some))
             held += some
-            size_bytes += sum(map(len, some))
+            size_bytes += some_bytes
+            at_once = min(2 * at_once, _BATCH_ROWS) if some_bytes < _CHUNK_BYTES_MAX // 16 else 1
             if len(held) == chunk_rows or size_bytes >= _CHUNK_BYTES_MAX:
                 yield _read(held, width)
                 held, size_bytes = [], 0

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.capture import envelope, outbox, sqlite_tables, sqlite_triggers
+from penstock.capture.pieces import pieces
 from penstock.capture.source import Changes, Position, Step, Table
 from penstock.capture.sqlite_triggers import Form, Names, quoted
 from penstock.errors import BadInput, BadOption, LockTimeout, NotAllowed, StorageError, Unreachable
@@ -34,6 +36,8 @@ _STEP_ROWS = 50_000
 _PURGE_ROWS = 10_000
 _PURGE_S = 5.0
 _ALL = "*"
+_GO_ON = "if it should go on from here: penstock capture resnapshot SOURCE"
+_NO_UTF8 = "Could not decode to UTF-8"  # as the driver says, which has no code for it
 _UNIX_EPOCH_DAY = 2_440_587.5  # as a Julian day
 _DAY_US = 86_400_000_000
 
@@ -68,6 +72,7 @@ class SQLiteSource:
         self._names, self._wanted, self._types = Names(name), tables, dict(types or {})
         self._step_rows = step_rows
         self._db: sqlite3.Connection | None = None
+        self._text: Callable[[bytes], str] = str  # what text is read by
         self._file: tuple[int, int] | None = None  # that is open
         self._told = -1  # the last change that a step has told
         self._told_at: float | None = None  # when it was made, as the database has it
@@ -185,15 +190,21 @@ class SQLiteSource:
     def _check(self, position: Position) -> None:
         """Before anything is made in a database that may be another one."""
         db = self._opened()
-        here = sqlite_triggers.identity(db, self._names) if self._is_installed() else None
+        if not self._is_installed():
+            raise BadInput(
+                f"{self._path} is not the database that was captured so far, or an older copy of it, or the "
+                "capture was dropped there meanwhile: nothing of it is there.",
+                hint=_GO_ON,
+            )
+        here = sqlite_triggers.identity(db, self._names)
         if position["database"] != here or self._made_at(db, int(position["seq"])) != position["at"]:
-            raise self._another(int(position["seq"]), self._last(db) if here else 0)
+            raise self._another(int(position["seq"]), self._last(db))
 
     def _another(self, seq: int, last: int) -> BadInput:
         return BadInput(
             f"{self._path} is not the database that was captured so far, or an older copy of it: the log has "
             f"its changes up to {seq}, and of those it lacks the last; it has {last} of its own.",
-            hint="if it should go on from here: penstock capture resnapshot SOURCE",
+            hint=_GO_ON,
         )
 
     def _check_keys(self, position: Position | None, installed: _Installed) -> None:
@@ -253,7 +264,7 @@ class SQLiteSource:
     def _snapshot(self, db: sqlite3.Connection, table: Table, moment: datetime) -> Iterator[pa.RecordBatch]:
         columns = ", ".join(map(quoted, table.columns.names))
         cursor = db.execute(f"SELECT {columns} FROM {quoted(table.name)}")
-        while rows := cursor.fetchmany(self._step_rows):
+        for rows in pieces(cursor, self._step_rows):
             after = self._struct(table, list(zip(*rows, strict=True)))
             yield envelope.changes_of(
                 table.columns, pa.repeat(pa.scalar(envelope.READ), len(rows)), None, after,
@@ -261,7 +272,7 @@ class SQLiteSource:
             )  # fmt: skip
 
     def _news(self, installed: _Installed) -> Step | None:
-        """What was noted since, in whole transactions unless they are very large."""
+        """What was noted since, in whole transactions unless very much is waiting."""
         with self._transaction("DEFERRED") as db:
             last = self._last(db)
             if self._made_at(db, self._told) != self._told_at:  # somebody has restored a backup into it
@@ -272,12 +283,14 @@ class SQLiteSource:
         depth = max((len(table.key) for table in installed.tables.values()), default=0)
         width = max((len(table.columns) for table in installed.tables.values()), default=0)
         cells = "".join(f", k{n}" for n in range(depth)) + "".join(f", c{n}" for n in range(width))
-        rows = db.execute(
+        cursor = db.execute(
             f"SELECT seq, tbl, op, at{cells} FROM {quoted(self._names.changes)} "
-            "WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-            (seq, last, self._step_rows),
-        ).fetchall()
-        if not rows:
+            "WHERE seq > ? AND seq <= ? ORDER BY seq",
+            (seq, last),
+        )
+        rows = next(pieces(cursor, self._step_rows), None)
+        cursor.close()
+        if rows is None:
             return None
         changes = self._grouped(installed.tables, list(zip(*rows, strict=True)), depth)
         return Step(self._position(int(rows[-1][0]), rows[-1][3], installed), changes)
@@ -373,6 +386,7 @@ class SQLiteSource:
                 f"{self._path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None,
                 check_same_thread=False,
             )  # fmt: skip
+            self._db.text_factory = self._text
             self._db.execute("PRAGMA cache_size = -16000")
         return self._db
 
@@ -411,6 +425,12 @@ class SQLiteSource:
                 ) from error
             if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
                 raise BadInput(f"{self._path}: {error}.", hint="is it a SQLite database?") from error
+            if not code and _NO_UTF8 in str(error):
+                # SQLite takes any bytes as text. The next try reads them, more slowly, and names the value.
+                self._text = partial(str, encoding="utf-8", errors="surrogateescape")
+                raise StorageError(
+                    f"{self._path} holds text that is no UTF-8.", hint="it is read again, and named"
+                ) from error
             if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
                 raise Unreachable(f"SQLite ({self._path})", str(error), hint="check the disk") from error
             raise StorageError(f"{self._path}: {error}.", hint="check the database") from error

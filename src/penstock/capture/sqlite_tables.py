@@ -45,14 +45,17 @@ _MEND = (
 
 
 def names_of(db: sqlite3.Connection) -> list[str]:
-    """The tables that there are; those that Penstock keeps for itself are none."""
+    """The tables that there are; those that Penstock or a virtual table keeps for itself are none."""
+    hidden = BOOKKEEPING.union(
+        name for _, name, kind, *_ in db.execute("PRAGMA table_list") if kind == "shadow"
+    )
     return [
         name
         for (name,) in db.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
             "AND name NOT LIKE '\\_penstock\\_%' ESCAPE '\\' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name"
         )
-        if name not in BOOKKEEPING
+        if name not in hidden
     ]
 
 
@@ -178,7 +181,10 @@ def _converted(dtype: ArrowType, values: Sequence[Any]) -> ArrowArray:
     if pa.types.is_floating(dtype):
         return pa.array([_number(value) for value in values], dtype)
     if pa.types.is_binary(dtype):
-        return pa.array([value.encode() if isinstance(value, str) else value for value in values], dtype)
+        return pa.array(
+            [value.encode(errors="surrogateescape") if isinstance(value, str) else value for value in values],
+            dtype,
+        )
     if pa.types.is_integer(dtype):
         return pa.array(values, dtype)
     return pa.array([None if value is None else _text(value) for value in values], pa.string()).cast(dtype)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +44,7 @@ from penstock.cli import (
 from penstock.cli.session import AsJson, Home, Session
 from penstock.errors import PenstockError
 
+_FILES_MAX = 65_536
 _ORDER = (
     "topic", "produce", "consume", "group", "queue", "capture", "sourcing", "follow", "run", "view",
     "subscribe", "search", "late", "verify", "rebuild", "explain", "forget", "top", "serve", "token",
@@ -182,4 +185,14 @@ def root(
 
 
 def main() -> None:
+    _allow_files()
     app(prog_name="penstock")
+
+
+def _allow_files() -> None:
+    """A topic has some files open, and a database many tables: the 1,024 to begin with are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, _FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # then a file too many is told as before
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -59,6 +59,7 @@ class Follower:
         self._chunk_records = chunk_records or sink.chunk_records
         self._look_s, self._looked = look_s, time.monotonic()
         self._place: _Place | None = None  # None: ask the sink
+        self._starts: dict[int, int] = {}  # of partitions, until something of them is applied
         self._known: Progress | None = None  # what was true last, also while the sink is away
         self.last_error: str | None = None  # what keeps it from going on, None when nothing does
         self.retries = 0  # since it last went on
@@ -70,6 +71,8 @@ class Follower:
         raises. It may be called again after any error.
         """
         try:
+            if self._place is None:
+                self._note_starts()
             place, bounds = self._current(), self._topic.bounds()
             done = self._done(place.progress, bounds)
             if not _news(done, bounds) and not self._topic.wait(done, timeout_s):
@@ -160,8 +163,16 @@ class Follower:
         """How far it is in each partition."""
         return {n: self._begun(n, progress.at(n), start, end) for n, (start, end) in bounds.items()}
 
+    def _note_starts(self) -> None:
+        """Before anything is asked of the sink: what retention takes while that is away is lost."""
+        for number, (start, _) in self._topic.bounds().items():
+            self._starts.setdefault(number, start)
+
     def _begun(self, partition: int, done: int, start: int, end: int) -> int:
-        if done >= start or (self._kind != "view" and done == 0):
+        if done:
+            self._starts.pop(partition, None)
+        was_late = self._kind == "table" or start <= self._starts.get(partition, start)
+        if done >= start or (self._kind != "view" and done == 0 and was_late):
             return max(done, start)  # whoever comes later has the records that there still are
         error = RecordsLost(self._topic.name, partition, done, start=start, end=end)
         rebuild = "rebuild the view, and raise the retention of its changelog"
