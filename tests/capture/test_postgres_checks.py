@@ -67,6 +67,16 @@ def test_all_problems_of_tables_are_said_at_once(database: PostgresDatabase) -> 
     assert 'table "measured": column "at" is DOUBLE and cannot be part of a key.' in error.message
 
 
+def test_text_for_a_column_that_there_is_not_is_refused_before_anything_is_made(
+    database: PostgresDatabase,
+) -> None:
+    database.run(TABLE)
+    with pytest.raises(BadOption, match=r'as_text names "order\.n"') as raised:
+        follow(database.source(as_text=["order.n"]), Fold(), lambda: True)
+    assert raised.value.hint == 'did you mean "orders.n"?'
+    assert database.rows("pg_publication") == {}
+
+
 @pytest.mark.parametrize("tables", [None, ["sales.orders"], ["public.sales.orders"]])
 def test_tables_that_would_be_called_the_same_are_refused(
     database: PostgresDatabase, tables: list[str] | None

@@ -165,6 +165,15 @@ def test_what_followers_note_in_a_database_is_not_captured(path: Path) -> None:
     assert source(path).status(None)["left_out"] == ["copy__rows", "notes"]
 
 
+def test_a_type_for_a_column_that_there_is_not_is_refused_before_anything_is_made(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    with pytest.raises(ps.BadOption, match=r'types names "users\.nmae"') as raised:
+        caught_up(log, "shop", source(path, types={"users.nmae": "BINARY"}))
+    assert raised.value.hint == 'did you mean "users.name"?'
+    assert not db.execute("SELECT 1 FROM sqlite_schema WHERE name LIKE '%penstock%'").fetchall()
+
+
 def test_foreign_keys_and_triggers_of_the_application(
     log: ps.Log, path: Path, db: sqlite3.Connection
 ) -> None:

@@ -129,7 +129,7 @@ class Catalog:
     """Asks with the connection that is given each time; remembers only types."""
 
     def __init__(self, as_text: Collection[str]) -> None:
-        self._as_text = frozenset(as_text)
+        self.as_text = frozenset(as_text)
         self._types: dict[int, PostgresType] = {}
 
     def tables(self, db: Connection[Any]) -> list[CatalogTable]:
@@ -187,7 +187,7 @@ class Catalog:
         return _form(relation.oid, name, pa.schema(fields), key)
 
     def _field(self, table: str, name: str, oid: int, modifier: int, dimensions: int) -> Any:
-        if f"{table}.{name}" in self._as_text:
+        if f"{table}.{name}" in self.as_text:
             return pa.field(name, pa.string())
         return pa.field(name, log_type(self._types, oid, modifier, dimensions))
 

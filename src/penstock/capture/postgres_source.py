@@ -38,7 +38,7 @@ from penstock.capture.postgres_slot import check_name
 from penstock.capture.postgres_snapshot import InitialSnapshot, rows_by_key
 from penstock.capture.postgres_transactions import Transactions
 from penstock.capture.postgres_watch import OtherTables, TableWatch
-from penstock.capture.source import Changes, Key, Position, Step, Table
+from penstock.capture.source import Changes, Key, Position, Step, Table, check_columns
 from penstock.errors import BadOption, ChangesLost, Contended, Unreachable
 from penstock.schema import did_you_mean
 
@@ -209,6 +209,8 @@ class PostgresSource:
         tables, numbers = found.tables, {table.name: table.oid for table in found.tables}
         position = {"phase": SNAPSHOT, "slot": self._slot, "tables": numbers}
         forms = [self._catalog.form_of(table).table for table in tables]
+        if not known:
+            check_columns("as_text", self._catalog.as_text, forms)
         gone = [name for name in known if name not in found.names.values()]
         # Stored before there is a slot: so a slot without a position is never one of ours.
         yield Step(position, begins=forms, gone=gone)

@@ -6,11 +6,14 @@ so after any crash the source is told the position of the last stored step, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
+
+from penstock.errors import BadOption
+from penstock.schema import did_you_mean
 
 Position = Mapping[str, Any]
 """Where a source goes on: plain JSON, and its own business.
@@ -33,6 +36,18 @@ class Table:
     name: str  # "orders"; where there are schemas, "sales.orders"
     columns: pa.Schema  # in the log's types; all may be null
     key: tuple[str, ...]
+
+
+def check_columns(option: str, named: Iterable[str], tables: Iterable[Table]) -> None:
+    """Raises BadOption for what is no "table.column" of what is captured: what it asks for would not be done.
+
+    For the first snapshot: later a column may be gone of which that was said.
+    """
+    there = [f"{table.name}.{column}" for table in tables for column in table.columns.names]
+    for name in named:
+        if name not in there:
+            hint = did_you_mean(name, there or ["none"])
+            raise BadOption(f'{option} names "{name}", which is no column of a captured table.', hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.capture import envelope, outbox, sqlite_tables, sqlite_triggers
 from penstock.capture.pieces import pieces
-from penstock.capture.source import Changes, Position, Step, Table
+from penstock.capture.source import Changes, Position, Step, Table, check_columns
 from penstock.capture.sqlite_triggers import Form, Names, quoted
 from penstock.errors import BadInput, BadOption, LockTimeout, NotAllowed, StorageError, Unreachable
 
@@ -134,6 +134,8 @@ class SQLiteSource:
 
     def _steps(self, position: Position | None, again: Sequence[str]) -> Iterator[Step | None]:
         wake = _Wake(self._opened())
+        if position is None:
+            check_columns("types", self._types, self.tables())
         while True:
             if position is not None and _ALL not in again:
                 self._check(position)
