@@ -263,6 +263,26 @@ def test_after_a_failed_sync_nothing_more_is_acknowledged(
         queue.publish("b")
 
 
+def test_who_waits_for_the_disk_is_served_although_the_file_is_closed_meanwhile(queues: ps.Queues) -> None:
+    """A fork closes it too, and it opens again: the message is stored, and nothing else may be said of it."""
+    queue, file, synced = queues.queue("jobs"), _port(queues).file, []
+    really = file.sync_log
+
+    def sync_log() -> None:
+        really()
+        synced.append(1)
+
+    file.sync_log = sync_log  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        with file._syncing:
+            published = pool.submit(queue.publish, "stored")
+            wait_until(lambda: queue.stats().ready == 1, what="the commit")
+            with file._mutex:
+                file._close()
+        assert published.result(20)
+    assert synced == [1]
+
+
 def test_settings_can_be_altered_and_everything_listed(queues: ps.Queues) -> None:
     queue = queues.queue("jobs", max_length=1)
     queue.publish("a")

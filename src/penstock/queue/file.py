@@ -48,10 +48,10 @@ class Transaction:
 
 
 class _Job:
-    __slots__ = ("done", "error", "result", "ticket", "work")
+    __slots__ = ("done", "durable", "error", "result", "ticket", "work")
 
-    def __init__(self, work: Callable[[Transaction], Any]) -> None:
-        self.work = work
+    def __init__(self, work: Callable[[Transaction], Any], durable: bool) -> None:
+        self.work, self.durable = work, durable
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
@@ -81,7 +81,7 @@ class QueueFile(Forking):
         self._waiting: deque[_Job] = deque()
         self._db: sqlite3.Connection | None = None
         self._wal = -1
-        self._commits = self._synced = 0
+        self._commits = self._synced = self._owed = 0  # owed: as durable, to who has yet to wait for it
         self._broken: StorageError | None = None
 
     # ---- transactions ----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class QueueFile(Forking):
 
         `durable`: on return it survives power loss. What `work` raises undoes what it did, and nothing else.
         """
-        job = _Job(work)
+        job = _Job(work, durable)
         self._waiting.append(job)
         with self._mutex:
             if not job.done:
@@ -112,6 +112,8 @@ class QueueFile(Forking):
             if not isinstance(error, Exception):
                 raise
         finally:
+            if any(job.durable for job in jobs):
+                self._owed = self._commits
             for job in jobs:
                 job.done, job.ticket = True, self._commits
 
@@ -177,16 +179,20 @@ class QueueFile(Forking):
     def _sync(self, ticket: int) -> None:
         """Everything committed up to `ticket` survives power loss on return."""
         with self._syncing:
-            if self._synced >= ticket:
-                return
-            covers = self._commits
-            try:
-                self.sync_log()
-            except OSError as error:
-                # The system may have dropped what it could not write: what comes after cannot be trusted.
-                self._broken = SyncFailed(self._path, os.strerror(error.errno or 0))
-                raise self._broken from error
-            self._synced = covers
+            if self._synced < ticket:
+                self._sync_all()
+
+    def _sync_all(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        covers = self._commits
+        try:
+            self.sync_log()
+        except OSError as error:
+            # The system may have dropped what it could not write: what comes after cannot be trusted.
+            self._broken = SyncFailed(self._path, os.strerror(error.errno or 0))
+            raise self._broken from error
+        self._synced = covers
 
     def sync_log(self) -> None:
         """One sync of SQLite's write-ahead log; a checkpoint has synced what is no longer in it."""
@@ -274,6 +280,9 @@ class QueueFile(Forking):
 
     def _close(self) -> None:
         if self._db is not None:
+            if self._synced < self._owed:  # to threads that come too late to do it
+                with suppress(SyncFailed):  # which they are told
+                    self._sync_all()
             self._db.close()
             os.close(self._wal)
         self._db, self._wal = None, -1
