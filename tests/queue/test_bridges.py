@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -222,6 +223,27 @@ def test_a_full_queue_makes_the_bridge_wait(log: ps.Log, queues: ps.Queues) -> N
         wait_until(all_found, what="all of them")
         thread.join(30)
     assert found == list(IDS)
+
+
+def test_a_batch_that_has_no_room_goes_in_smaller_ones(log: ps.Log, queues: ps.Queues) -> None:
+    """It waited for ever for what could not be, and where others publish too, for all of the queue."""
+    topic = log.create_topic("work", "id BIGINT")
+    queue = queues.queue("work", max_length=4)
+    topic.append([{"id": number} for number in IDS])
+    queue.publish_many([{"id": "of another"}] * 3)  # which nobody takes
+    with ps.bridge(topic, queue) as bridge:
+        for _ in range(5):  # of 30, 15, 7, 3 and 1
+            with contextlib.suppress(ps.QueueFull):
+                bridge.step()
+        assert (bridge.moved, queue.stats().ready) == (1, 4)
+        queue.purge()
+        assert bridge.step() == 2
+    assert drained(queue) == [1, 2]
+
+
+def test_more_at_once_than_a_queue_takes_is_told_as_that(queues: ps.Queues) -> None:
+    with pytest.raises(ps.QueueFull, match="takes at most 4 messages, and these are 5"):
+        queues.queue("work", max_length=4).publish_many(["x"] * 5)
 
 
 def test_a_bridge_may_begin_at_the_end(log: ps.Log, queues: ps.Queues) -> None:

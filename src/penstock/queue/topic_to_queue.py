@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from penstock.errors import OffsetOutOfRange, RecordsLost
+from penstock.errors import OffsetOutOfRange, QueueFull, RecordsLost
 from penstock.log.event import Event, events_of
 from penstock.log.json_rows import to_json
 from penstock.log.log import AtomicProducer
@@ -63,6 +63,7 @@ class TopicToQueue:
         self._stored = self._place.position()
         self._offsets = self._restored(start)
         self._turn = 0
+        self._at_once = batch  # fewer while the queue has no room for that many
 
     def step(self, *, timeout_s: float) -> int:
         events = self._read()
@@ -74,7 +75,12 @@ class TopicToQueue:
         offsets = {**self._offsets, last.partition: last.offset + 1}
         self._watch("read")
         after = self._position(offsets)
-        self._place.publish([self._message(event) for event in events], before=self._stored, after=after)
+        try:
+            self._place.publish([self._message(event) for event in events], before=self._stored, after=after)
+        except QueueFull:
+            self._at_once = max(1, len(events) // 2)
+            raise
+        self._at_once = min(self._batch, 2 * self._at_once)
         self._offsets, self._stored = offsets, after
         self._watch("moved")
         return len(events)
@@ -98,9 +104,9 @@ class TopicToQueue:
         found: list[Event] = []
         try:
             for batch in self._topic.port.read(self._topic.name, partition, at):
-                piece = batch.slice(0, self._batch - len(found))
+                piece = batch.slice(0, self._at_once - len(found))
                 found.extend(events_of(self._topic.name, piece, topic_id=self._topic_id))
-                if len(found) >= self._batch:
+                if len(found) >= self._at_once:
                     break
         except OffsetOutOfRange as error:
             if at >= error.start:
@@ -155,12 +161,19 @@ class _InLog:
     def __init__(self, topic: Topic, queue: Queue, id: str) -> None:
         self._queue = queue
         self._producer = AtomicProducer(topic.port, id)
+        self._there = set[str]()  # of a batch that had no room: those that were stored
 
     def position(self) -> bytes | None:
         return self._producer.position()
 
     def publish(self, messages: Sequence[Message], *, before: bytes | None, after: bytes) -> None:
-        self._queue.port.publish(self._queue.name, messages, timeout_s=_ROOM_S)
+        rest = [message for message in messages if message.id not in self._there]
+        try:
+            self._queue.port.publish(self._queue.name, rest, timeout_s=_ROOM_S)
+        except QueueFull as full:
+            self._there.update(full.stored)
+            raise
+        self._there -= {message.id for message in messages}
         self._producer.append({}, position=after)
 
     def close(self) -> None:
