@@ -179,17 +179,45 @@ def test_an_event_that_its_aggregate_cannot_apply_is_not_recorded(place: Place, 
         assert cart.swap("new").version == 2
 
 
+@pytest.mark.parametrize("reason", ["database or disk is full", "database is locked"])
 def test_a_command_whose_snapshot_fails_has_been_recorded(
-    place: Place, home: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, home: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def fails(*_: object) -> None:
-        raise OperationalError("database or disk is full")
+        raise OperationalError(reason)
 
     with place.carts(home, snapshot_every=2) as carts:
         monkeypatch.setattr(_Snapshots, "keep", fails)
         cart = carts["7"]
         assert [cart.add("apple").version for _ in range(5)] == [1, 2, 3, 4, 5]
         assert carts["7"].items == {"apple": 5}
+
+
+@dataclass(frozen=True)
+class Paid:
+    amount: float
+
+
+@dataclass
+class Account(Aggregate):
+    total: int = 0  # as somebody thought
+
+    @command
+    def pay(self, amount: float) -> Paid:
+        return Paid(amount)
+
+    @applies
+    def _paid(self, event: Paid) -> None:
+        self.total += event.amount  # type: ignore[assignment]
+
+
+def test_a_state_that_does_not_fit_its_class_has_no_snapshots_and_its_commands_are_recorded(
+    home: Path,
+) -> None:
+    with Place("sqlite").carts(home, Account, snapshot_every=2) as accounts:
+        account = accounts["7"]
+        assert [account.pay(0.5).version for _ in range(4)] == [1, 2, 3, 4]
+        assert accounts["7"].total == 2.0
 
 
 def test_a_closed_app_takes_no_commands(place: Place, home: Path) -> None:
