@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import wait_until
@@ -17,6 +19,7 @@ from tests.waiting import wait_until
 import penstock as ps
 from penstock.clock import ManualClock
 from penstock.queue.embedded import EmbeddedQueues
+from penstock.queue.file import _Job
 from penstock.queue.port import QueueStats
 from penstock.queue.queues import Queues
 from penstock.queue.settings import Binding
@@ -281,6 +284,59 @@ def test_who_waits_for_the_disk_is_served_although_the_file_is_closed_meanwhile(
                 file._close()
         assert published.result(20)
     assert synced == [1]
+
+
+@pytest.mark.parametrize("moment", ["begun", "letting go"])
+def test_after_an_interrupt_in_the_middle_of_a_transaction_all_goes_on(
+    queues: ps.Queues, home: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    queue, file = queues.queue("jobs"), _port(queues).file
+    monkeypatch.setattr("penstock.queue.file._BUSY_S", 0.2)
+    owner, name = (file.clock, "now_us") if moment == "begun" else (file._lock, "release")
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.publish("interrupted")
+    queue.publish("and on")
+    with ps.open_queues(home) as elsewhere:
+        elsewhere.open_queue("jobs").publish("there too")
+    assert [each.text for each in queue.get_many()][-2:] == ["and on", "there too"]
+
+
+def test_the_interrupt_of_one_thread_is_not_that_of_another_whose_work_it_was_doing(
+    queues: ps.Queues,
+) -> None:
+    queue, file = queues.queue("jobs"), _port(queues).file
+    with ThreadPoolExecutor(1) as pool:
+        with file._mutex:
+            published = pool.submit(queue.publish, "of another")
+            wait_until(lambda: file._waiting, what="the other thread to wait")
+            with pytest.raises(KeyboardInterrupt):
+                file._run([file._waiting.popleft(), _Job(_interrupted, False)])
+        assert published.result(20)
+    assert queue.stats().ready == 1
+
+
+def _interrupted(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_dead_holder_is_not_kept_alive_by_whoever_could_not_end_it(
+    home: Path, queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doomed = EmbeddedQueues(home / "queues")
+    Queues(doomed).queue("jobs").publish("x")
+    assert Queues(doomed).open_queue("jobs").get() is not None
+    doomed.abandon()
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.queue.holders._end", _full)
+        with pytest.raises(ps.DiskFull):
+            queues.open_queue("jobs").stats()
+    assert queues.open_queue("jobs").stats().ready == 1
+
+
+def _full(*_: object, **__: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
 
 
 def test_settings_can_be_altered_and_everything_listed(queues: ps.Queues) -> None:

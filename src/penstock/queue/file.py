@@ -92,10 +92,11 @@ class QueueFile(Forking):
         `durable`: on return it survives power loss. What `work` raises undoes what it did, and nothing else.
         """
         job = _Job(work, durable)
-        self._waiting.append(job)
-        with self._mutex:
-            if not job.done:
-                self._run([self._waiting.popleft() for _ in range(len(self._waiting))])
+        while not job.done:  # again, where whoever took it was interrupted before anything was done
+            self._waiting.append(job)
+            with self._mutex:
+                if not job.done:
+                    self._run([self._waiting.popleft() for _ in range(len(self._waiting))])
         if job.error is not None:
             raise job.error
         if durable:
@@ -103,14 +104,17 @@ class QueueFile(Forking):
         return cast("T", job.result)
 
     def _run(self, jobs: list[_Job]) -> None:
+        before = self._commits
         try:
             with self._storage_errors():
                 self._transact(jobs)
-        except BaseException as error:
+        except Exception as error:
             for job in jobs:
                 job.error, job.result = job.error or error, None
-            if not isinstance(error, Exception):
-                raise
+        except BaseException:  # an interrupt, which is for this thread alone
+            if self._commits == before:
+                jobs = []  # the others try again
+            raise
         finally:
             if any(job.durable for job in jobs):
                 self._owed = self._commits
@@ -122,21 +126,23 @@ class QueueFile(Forking):
             raise self._broken
         if self.is_closed:
             raise _closed()
+        if self._lock.is_held:  # by nobody here but one that an interrupt ended before it let go
+            self._lock.release()
         self._lock.acquire(_BUSY_S)
         try:
             db = self._open()
-            db.execute("BEGIN IMMEDIATE")
-            tx = Transaction(db, self.clock)
-            try:
+            try:  # an interrupt comes at once after what has taken its time: with the transaction begun
+                db.execute("BEGIN IMMEDIATE")
+                tx = Transaction(db, self.clock)
                 self._lay_out()
                 for job in jobs:
                     self._attempt(tx, job, alone=len(jobs) == 1)
                 db.execute("COMMIT")
-            except BaseException:
+            finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-                raise
-            self._commits += 1
+                else:
+                    self._commits += 1
         finally:
             self._lock.release()
         self._wake(tx)

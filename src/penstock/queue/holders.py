@@ -57,11 +57,12 @@ def sweep_dead(tx: Transaction, file: QueueFile, *, own: Holder | None) -> None:
     for id, name in tx.db.execute("SELECT id, name FROM holders WHERE id<>?", (but,)).fetchall():
         folder.mkdir(exist_ok=True)  # a backup may have the file of queues alone
         lock = _lock_of(folder, name)
-        if lock.try_acquire():
-            _end(tx, id, outcome="its consumer died")
-            (folder / name).unlink(missing_ok=True)
-            lock.release()
-        lock.close()
+        try:
+            if lock.try_acquire():
+                _end(tx, id, outcome="its consumer died")
+                (folder / name).unlink(missing_ok=True)
+        finally:
+            lock.close()  # and so free, also where the database says no: else it would live as long as we
 
 
 def _folder(file: QueueFile) -> Path:
