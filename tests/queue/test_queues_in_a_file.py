@@ -369,19 +369,27 @@ def test_fan_out_to_a_full_queue_stores_nothing_anywhere(queues: ps.Queues) -> N
 
 
 _FORKING = """
-import multiprocessing, os, sys
+import contextlib, multiprocessing, os, sys
 import penstock as ps
 
-def publish_in_child(queue):
+def work_in_child(queue, questions):
+    assert questions.request("and you?", timeout=30).text == "me too"
+    queue.publish("for the child")
+    queue.get(timeout=20).ack()
     queue.publish("from the child")
     os._exit(0)
 
 with ps.open_queues(sys.argv[1]) as queues:
-    queue = queues.queue("jobs")
+    queue, questions = queues.queue("jobs"), queues.queue("questions")
     queue.publish("from the parent")
     assert queue.get() is not None  # it holds one, which is not the child's
-    child = multiprocessing.get_context("fork").Process(target=publish_in_child, args=(queue,))
+    with contextlib.suppress(ps.NoReply):
+        questions.request("is anybody there?", timeout="1 ms")
+    child = multiprocessing.get_context("fork").Process(target=work_in_child, args=(queue, questions))
     child.start()
+    question = questions.get(timeout=20)
+    question.reply("me too")
+    question.ack()
     child.join(60)
     assert child.exitcode == 0, child.exitcode
     print(queue.get(timeout=20).text)

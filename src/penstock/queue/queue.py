@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, get_args
 
+from penstock import fork
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, UnknownQueue
+from penstock.fork import Forking
 from penstock.queue.consumer import QueueConsumer
 from penstock.queue.delivery import Cause, DeadLetter, Delivery
 from penstock.queue.message import HeaderValue, Message, message, several
@@ -30,12 +32,16 @@ class Place(Protocol):
     replies: Replies
 
 
-class Queue:
+class Queue(Forking):
     """Thread-safe. `ps.open_queues().queue(name)` gives one."""
 
     def __init__(self, name: str, place: Callable[[], Place]) -> None:
         self.name, self._place = name, place
-        self._own: QueueConsumer | None = None
+        self.after_fork_in_child()
+        fork.tell(self)
+
+    def after_fork_in_child(self) -> None:
+        self._own: QueueConsumer | None = None  # a consumer belongs to its process
         self._mutex = threading.Lock()
 
     def __repr__(self) -> str:
