@@ -339,6 +339,21 @@ def _full(*_: object, **__: object) -> None:
     raise sqlite3.OperationalError("database or disk is full")
 
 
+def test_what_is_remembered_of_attempts_without_end_has_an_end(
+    queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.queue.moves.ATTEMPTS_MAX", 3)
+    queue = queues.queue("jobs", max_attempts=None)
+    queue.publish("x")
+    for _ in range(5):
+        (delivery,) = queue.get_many()
+        delivery.nack()
+    (delivery,) = queue.get_many()
+    delivery.reject()
+    (letter,) = queue.dead_letters()
+    assert [each.number for each in letter.history] == [4, 5, 6]
+
+
 def test_settings_can_be_altered_and_everything_listed(queues: ps.Queues) -> None:
     queue = queues.queue("jobs", max_length=1)
     queue.publish("a")
