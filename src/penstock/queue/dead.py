@@ -37,8 +37,8 @@ def _letter(tx: Transaction, queue: str, row: tuple[Any, ...]) -> DeadLetter:
     return DeadLetter(queue, message, cause, reason, attempts, from_us(at_us), history)
 
 
-def _last(tx: Transaction, queue: str) -> int:
-    found = catalog.find(tx, queue)
+def _last(tx: Transaction, queue: str, to: str) -> int:
+    found, _ = catalog.find(tx, queue), catalog.find(tx, to)
     (last,) = tx.db.execute("SELECT max(seq) FROM dead WHERE queue=?", (found.id,)).fetchone()
     return int(last or 0)
 
@@ -46,7 +46,7 @@ def _last(tx: Transaction, queue: str) -> int:
 def redrive(file: QueueFile, queue: str, *, to: str, wanted: Wanted, edit: Edit, limit: int | None) -> int:
     """In chunks: what is asked of the caller happens outside of transactions, which are short."""
     count, after = 0, 0
-    last = file.write(lambda tx: _last(tx, queue))  # what dies again meanwhile has a higher number
+    last = file.write(lambda tx: _last(tx, queue, to))  # what dies again meanwhile has a higher number
     while after < last and (limit is None or count < limit):
         found = file.write(lambda tx, at=after: letters(tx, queue, after=at, limit=_CHUNK))  # type: ignore[misc]
         found = [(seq, letter) for seq, letter in found if seq <= last]

@@ -108,6 +108,10 @@ def _checked(settings: QueueSettings) -> QueueSettings:
     for name, (value, least, most) in limits.items():
         if value is not None and (not isinstance(value, int) or not least <= value <= most):
             raise BadOption(f"{name}={value!r}.", hint=f"a number from {least:,} to {most:,}")
+    for name in ("dead_letters", "single_active_consumer"):
+        given: object = getattr(settings, name)
+        if not isinstance(given, bool):
+            raise BadOption(f"{name}={given!r}.", hint="True or False")
     if settings.overflow not in get_args(Overflow):
         raise BadOption(
             f"overflow={settings.overflow!r}.", hint=f"choose one of {', '.join(get_args(Overflow))}"
