@@ -134,6 +134,33 @@ def test_an_older_bridge_that_has_appended_and_not_removed_repeats_nothing(
     assert sorted(rows(topic)) == list(IDS)
 
 
+@pytest.mark.parametrize("step", ["append", "remove"])
+def test_a_bridge_that_goes_on_after_an_error_neither_loses_nor_repeats(
+    log: ps.Log, queues: ps.Queues, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What the error was about may have been stored: a bridge that took it for lost lost what came next."""
+    topic, queue = log.create_topic("work", "id BIGINT"), queues.queue("work")
+    queue.publish_many([{"id": number} for number in IDS])
+    owner, name = (log.port, "append_atomically") if step == "append" else (queues.port, "remove")
+    really = getattr(owner, name)
+
+    def lost_on_its_way_back(*words: object) -> None:
+        really(*words)
+        raise ps.Unreachable("the log", "no answer")
+
+    def lost_on_its_way(*_: object) -> None:
+        raise ps.Unreachable("the queues", "no answer")
+
+    with ps.bridge(queue, topic, batch=4) as bridge:
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, lost_on_its_way_back if step == "append" else lost_on_its_way)
+            with pytest.raises(ps.Unreachable):
+                bridge.step()
+        bridge.run(once=True)
+    assert sorted(rows(topic)) == list(IDS)
+    assert queue.stats().ready == queue.stats().unacked == 0
+
+
 def test_a_body_that_is_no_record_of_the_topic_is_a_dead_letter_and_takes_no_other_with_it(
     log: ps.Log, queues: ps.Queues
 ) -> None:
