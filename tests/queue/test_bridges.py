@@ -234,6 +234,26 @@ def test_two_bridges_of_one_name_publish_each_record_once(log: ps.Log, queues: p
     assert drained(queue) == list(IDS)
 
 
+def test_a_bridge_into_a_queue_goes_on_after_an_error(
+    log: ps.Log, queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, queue = log.create_topic("work", "id BIGINT"), queues.queue("work")
+    topic.append([{"id": number} for number in IDS])
+    really = queues.port.publish_at  # type: ignore[attr-defined]
+
+    def published_and_interrupted(*words: object, **more: object) -> None:
+        really(*words, **more)
+        raise KeyboardInterrupt
+
+    with ps.bridge(topic, queue, batch=4) as bridge:
+        with monkeypatch.context() as patched:
+            patched.setattr(queues.port, "publish_at", published_and_interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bridge.run(once=True)
+        bridge.run(once=True)
+    assert drained(queue) == list(IDS)
+
+
 def test_a_full_queue_makes_the_bridge_wait(log: ps.Log, queues: ps.Queues) -> None:
     topic = log.create_topic("work", "id BIGINT")
     queue = queues.queue("work", max_length=4, overflow="reject")
