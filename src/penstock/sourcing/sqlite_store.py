@@ -94,7 +94,7 @@ class _Datastore(SQLiteDatastore, Forking):
 
     def before_fork(self) -> None:
         self._changed.acquire()
-        self._changed.wait_for(lambda: not self._using)
+        self._changed.wait_for(lambda: not self._using, LOCK_S)
         if not self.pool.closed:
             self.close()
             self._open()
