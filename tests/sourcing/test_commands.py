@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from eventsourcing.persistence import OperationalError
+from eventsourcing.sqlite import SQLiteCursor
 from tests.sourcing.carts import Cart, CheckedOut, ItemAdded, ItemRemoved, Place
 
 import penstock as ps
@@ -226,6 +227,25 @@ def test_a_closed_app_takes_no_commands(place: Place, home: Path) -> None:
         cart.add("apple")
     with pytest.raises(ps.PenstockError):
         cart.add("apple")
+
+
+def test_an_interrupt_as_a_transaction_begins_hinders_nobody_after_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = SQLiteCursor.execute
+
+    def interrupted(cursor: SQLiteCursor, statement: str, *values: object) -> None:
+        really(cursor, statement, *values)
+        if statement == "BEGIN":
+            raise KeyboardInterrupt
+
+    with Place("sqlite").carts(home) as carts:
+        cart = carts["7"]
+        with monkeypatch.context() as patched:
+            patched.setattr(SQLiteCursor, "execute", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                cart.add("apple")
+        assert cart.add("pear").version == 1
 
 
 def test_after_a_store_that_failed_an_aggregate_goes_on_from_what_is_recorded(

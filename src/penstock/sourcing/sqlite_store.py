@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eventsourcing.sqlite import (
@@ -86,7 +86,12 @@ class _Datastore(SQLiteDatastore, Forking):
             self._using += 1
         try:
             with super().get_connection(commit=commit) as connection:
-                yield connection
+                try:
+                    yield connection
+                except BaseException:  # an interrupt right after "BEGIN" would leave it begun for the next
+                    with suppress(sqlite3.Error):
+                        connection.rollback()
+                    raise
         finally:
             with self._changed:
                 self._using -= 1
