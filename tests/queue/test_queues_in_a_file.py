@@ -122,6 +122,17 @@ def test_a_message_that_was_delivered_before_travels_alone(queues: ps.Queues) ->
         first.reject()
 
 
+def test_a_message_with_one_attempt_is_not_given_up_unseen(home: Path, queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_attempts=1)
+    queue.publish_many(["a", "b", "c"])
+    doomed = EmbeddedQueues(home / "queues")
+    consumer = Queues(doomed).open_queue("jobs").consume()
+    assert consumer.get() is not None
+    doomed.abandon()
+    assert [each.text for each in queue.get_many()] == ["b", "c"]
+    assert [each.message.text for each in queue.dead_letters()] == ["a"]
+
+
 def test_what_was_fetched_ahead_and_never_handed_out_has_used_no_attempt(queues: ps.Queues) -> None:
     queue = queues.queue("jobs")
     queue.publish_many(["a", "b"])
