@@ -110,12 +110,15 @@ class Queue(Forking):
         """A consumer, one of as many as you like.
 
         `prefetch`: messages held ready here (100; with `single_active_consumer` 1, for with more a requeued
-        message comes after those held). `lease`: how long one delivery may take. `acks="together"`: an ack
+        message comes after those held; with `max_attempts=1` too, for a RabbitMQ gives up what it has sent
+        ahead to a consumer that closes). `lease`: how long one delivery may take. `acks="together"`: an ack
         may wait a few milliseconds for others, and what a crash takes of them is delivered again. `idle`:
         iterating ends when no message came for so long.
         """
         if prefetch is None:
-            prefetch = 1 if self.settings.single_active_consumer else _PREFETCH
+            settings = self.settings
+            alone = settings.single_active_consumer or settings.max_attempts == 1
+            prefetch = 1 if alone else _PREFETCH
         if not 1 <= prefetch <= _PREFETCH_MAX:
             raise BadOption(f"prefetch={prefetch}.", hint=f"1 to {_PREFETCH_MAX:,}")
         idle_s = None if idle is None else duration_ms(idle) / 1_000
