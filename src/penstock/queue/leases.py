@@ -32,7 +32,7 @@ def take(
     """Lease what comes first. `ahead`: more than was asked for.
 
     Then a message that was delivered before travels alone: if it is the one that kills its consumers, it
-    should not use up the attempts of others. So does one that has but this attempt, and nobody may look at it.
+    should not use up the attempts of others. So does one that has only one: it would be given up unseen.
     """
     if queue.settings.single_active_consumer and not _is_active(tx, queue.id, consumer):
         return []
