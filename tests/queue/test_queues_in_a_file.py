@@ -222,6 +222,17 @@ def test_of_several_priorities_the_lowest_is_dropped_first(queues: ps.Queues) ->
     assert [each.text for each in queue.get_many(5)] == ["f", "g"]
 
 
+def test_letters_are_redriven_as_there_is_room_for_them(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_length=2)
+    for text in "abc":
+        queue.publish(text)
+        queue.get_many()[0].reject()
+    with pytest.raises(ps.QueueFull):
+        queue.redrive()
+    assert [each.message.text for each in queue.dead_letters()] == ["c"]
+    assert [each.text for each in queue.get_many()] == ["a", "b"]
+
+
 def test_who_waits_for_room_waits_for_as_much_as_goes_into_that_queue(queues: ps.Queues) -> None:
     exchange = queues.exchange("work")
     for name in ("a", "b"):
