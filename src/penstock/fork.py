@@ -24,9 +24,10 @@ class Forking:
         """Before anything else runs in the child."""
 
 
+_forking = threading.Lock()  # from before a fork until after it
 _mutex = threading.Lock()
 _open: weakref.WeakSet[Forking] = weakref.WeakSet()
-_told: list[Forking] = []
+_told: dict[int, Forking] = {}
 
 
 def tell(each: Forking) -> None:
@@ -36,22 +37,31 @@ def tell(each: Forking) -> None:
 
 
 def _before() -> None:
+    _forking.acquire()
     _mutex.acquire()
-    _told.extend(_open)
-    for each in _told:
-        each.before_fork()
+    while new := [each for each in _open if id(each) not in _told]:
+        # Who has what they now wait for may itself be about to open something, and to tell us.
+        _mutex.release()
+        try:
+            for each in new:
+                _told[id(each)] = each
+                each.before_fork()
+        finally:
+            _mutex.acquire()
 
 
 def _in_parent() -> None:
     while _told:
-        _told.pop().after_fork_in_parent()
+        _told.popitem()[1].after_fork_in_parent()
     _mutex.release()
+    _forking.release()
 
 
 def _in_child() -> None:
     _mutex.release()  # what begins anew is told of the next fork
     while _told:
-        _told.pop().after_fork_in_child()
+        _told.popitem()[1].after_fork_in_child()
+    _forking.release()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -165,6 +165,14 @@ def test_a_full_queue_refuses_with_a_code_that_says_try_again(cli: Command) -> N
     assert (result.exit_code, error_of(result)["type"]) == (3, "QueueFull")
 
 
+def test_lines_are_published_as_there_is_room_for_them(cli: Command) -> None:
+    """Not all of a batch or none: with --overflow block no room would ever have been enough."""
+    cli("queue", "create", "jobs", "--max-length", 2)
+    told = cli("queue", "publish", "jobs", input="a\nb\nc\n")
+    assert (told.exit_code, messages(cli)["ready"]) == (3, 2)
+    assert "before that, 2 messages were published" in told.stderr
+
+
 def test_follow_goes_on_until_ctrl_c(jobs: Command) -> None:
     with jobs.start("queue", "get", "jobs", "--follow") as process:
         assert process.stdout

@@ -66,6 +66,20 @@ def test_block_gives_up_when_the_time_given_is_over() -> None:
     assert (refused.value.capacity, len(channel)) == (1, 1)
 
 
+def test_room_that_comes_just_as_the_time_is_over_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one who waits is not told of it, and would wait for ever."""
+    channel = ps.Channel[int](capacity=1)
+    channel.send(1)
+
+    def woken_too_late(_timeout: float | None) -> bool:
+        channel._waiting.popleft()
+        return False
+
+    monkeypatch.setattr(channel._room, "wait", woken_too_late)
+    channel.send(2, timeout="20 seconds")
+    assert channel.receive() == 2
+
+
 def test_drop_oldest_makes_room_and_counts() -> None:
     channel = ps.Channel[int](capacity=2, overflow="drop_oldest")
     for number in range(5):

@@ -96,6 +96,31 @@ def test_two_gateways_on_one_log_store_a_key_once(app: ps.App) -> None:
     other.close()
 
 
+def test_after_an_append_that_nobody_knows_of_none_is_lost_and_none_repeated(
+    app: ps.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log stored it, and its answer was lost: what came next was taken for the same, and was lost."""
+    really, texts = app.log.port.append_atomically, [str(number) for number in range(12)]
+
+    def lost_on_its_way_back(*words: object) -> None:
+        really(*words)  # type: ignore[arg-type]
+        raise ps.Unreachable("the log", "no answer")
+
+    def post(text: str) -> int:
+        headers = {"Idempotency-Key": text}
+        return served.post("/topics/notes/records", json={"text": text}, headers=headers).status_code
+
+    with serving(app) as served:
+        assert [post(text) for text in texts] == [200] * 12  # on all lanes
+        more = [f"more-{text}" for text in texts]
+        with monkeypatch.context() as patched:
+            patched.setattr(app.log.port, "append_atomically", lost_on_its_way_back)
+            assert {post(text) for text in more[:4]} == {503}
+        assert [post(text) for text in more[4:] + more[:4]] == [200] * 12
+        found = [each["value"]["text"] for each in served.get("/topics/notes/records").json()["records"]]
+    assert sorted(found) == sorted(texts + more)
+
+
 def test_pages_lead_through_a_topic(served: Served) -> None:
     rows = [{"user_id": number, "page": "/", "at": AT} for number in range(25)]
     served.post("/topics/page_views/records", json=rows)

@@ -581,3 +581,37 @@ def test_opening_a_new_home_at_the_same_time_makes_one_log(home: Path) -> None:
     with ps.open_log(home) as log:
         assert log.topics() == ["t"]
         assert log.topic("t").append({"key": b"k", "value": b"v"}).offset == 0
+
+
+def test_who_opens_something_while_the_process_forks_does_not_stop_both() -> None:
+    """As a consumer that looks for dead ones: it opens their locks, and has what the fork waits for."""
+    done = subprocess.run(
+        [sys.executable, "-c", _OPENS_MEANWHILE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "opened\n", done.stderr
+
+
+_OPENS_MEANWHILE = """
+import os, threading
+from penstock import fork
+
+forking, opened, found = threading.Event(), threading.Event(), []
+
+class Held(fork.Forking):
+    def before_fork(self):
+        forking.set()
+        found.append(opened.wait(20))
+
+def open_one():
+    forking.wait()
+    fork.tell(fork.Forking())
+    opened.set()
+
+held = Held()
+fork.tell(held)
+threading.Thread(target=open_one).start()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+print("opened" if found == [True] else "stopped")
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -133,6 +134,33 @@ def test_an_older_bridge_that_has_appended_and_not_removed_repeats_nothing(
     assert sorted(rows(topic)) == list(IDS)
 
 
+@pytest.mark.parametrize("step", ["append", "remove"])
+def test_a_bridge_that_goes_on_after_an_error_neither_loses_nor_repeats(
+    log: ps.Log, queues: ps.Queues, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What the error was about may have been stored: a bridge that took it for lost lost what came next."""
+    topic, queue = log.create_topic("work", "id BIGINT"), queues.queue("work")
+    queue.publish_many([{"id": number} for number in IDS])
+    owner, name = (log.port, "append_atomically") if step == "append" else (queues.port, "remove")
+    really = getattr(owner, name)
+
+    def lost_on_its_way_back(*words: object) -> None:
+        really(*words)
+        raise ps.Unreachable("the log", "no answer")
+
+    def lost_on_its_way(*_: object) -> None:
+        raise ps.Unreachable("the queues", "no answer")
+
+    with ps.bridge(queue, topic, batch=4) as bridge:
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, lost_on_its_way_back if step == "append" else lost_on_its_way)
+            with pytest.raises(ps.Unreachable):
+                bridge.step()
+        bridge.run(once=True)
+    assert sorted(rows(topic)) == list(IDS)
+    assert queue.stats().ready == queue.stats().unacked == 0
+
+
 def test_a_body_that_is_no_record_of_the_topic_is_a_dead_letter_and_takes_no_other_with_it(
     log: ps.Log, queues: ps.Queues
 ) -> None:
@@ -206,6 +234,26 @@ def test_two_bridges_of_one_name_publish_each_record_once(log: ps.Log, queues: p
     assert drained(queue) == list(IDS)
 
 
+def test_a_bridge_into_a_queue_goes_on_after_an_error(
+    log: ps.Log, queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, queue = log.create_topic("work", "id BIGINT"), queues.queue("work")
+    topic.append([{"id": number} for number in IDS])
+    really = queues.port.publish_at  # type: ignore[attr-defined]
+
+    def published_and_interrupted(*words: object, **more: object) -> None:
+        really(*words, **more)
+        raise KeyboardInterrupt
+
+    with ps.bridge(topic, queue, batch=4) as bridge:
+        with monkeypatch.context() as patched:
+            patched.setattr(queues.port, "publish_at", published_and_interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bridge.run(once=True)
+        bridge.run(once=True)
+    assert drained(queue) == list(IDS)
+
+
 def test_a_full_queue_makes_the_bridge_wait(log: ps.Log, queues: ps.Queues) -> None:
     topic = log.create_topic("work", "id BIGINT")
     queue = queues.queue("work", max_length=4, overflow="reject")
@@ -222,6 +270,27 @@ def test_a_full_queue_makes_the_bridge_wait(log: ps.Log, queues: ps.Queues) -> N
         wait_until(all_found, what="all of them")
         thread.join(30)
     assert found == list(IDS)
+
+
+def test_a_batch_that_has_no_room_goes_in_smaller_ones(log: ps.Log, queues: ps.Queues) -> None:
+    """It waited for ever for what could not be, and where others publish too, for all of the queue."""
+    topic = log.create_topic("work", "id BIGINT")
+    queue = queues.queue("work", max_length=4)
+    topic.append([{"id": number} for number in IDS])
+    queue.publish_many([{"id": "of another"}] * 3)  # which nobody takes
+    with ps.bridge(topic, queue) as bridge:
+        for _ in range(5):  # of 30, 15, 7, 3 and 1
+            with contextlib.suppress(ps.QueueFull):
+                bridge.step()
+        assert (bridge.moved, queue.stats().ready) == (1, 4)
+        queue.purge()
+        assert bridge.step() == 2
+    assert drained(queue) == [1, 2]
+
+
+def test_more_at_once_than_a_queue_takes_is_told_as_that(queues: ps.Queues) -> None:
+    with pytest.raises(ps.QueueFull, match="takes at most 4 messages, and these are 5"):
+        queues.queue("work", max_length=4).publish_many(["x"] * 5)
 
 
 def test_a_bridge_may_begin_at_the_end(log: ps.Log, queues: ps.Queues) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import wait_until
@@ -17,6 +19,7 @@ from tests.waiting import wait_until
 import penstock as ps
 from penstock.clock import ManualClock
 from penstock.queue.embedded import EmbeddedQueues
+from penstock.queue.file import _Job
 from penstock.queue.port import QueueStats
 from penstock.queue.queues import Queues
 from penstock.queue.settings import Binding
@@ -119,6 +122,17 @@ def test_a_message_that_was_delivered_before_travels_alone(queues: ps.Queues) ->
         first.reject()
 
 
+def test_a_message_with_one_attempt_is_not_given_up_unseen(home: Path, queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_attempts=1)
+    queue.publish_many(["a", "b", "c"])
+    doomed = EmbeddedQueues(home / "queues")
+    consumer = Queues(doomed).open_queue("jobs").consume()
+    assert consumer.get() is not None
+    doomed.abandon()
+    assert [each.text for each in queue.get_many()] == ["b", "c"]
+    assert [each.message.text for each in queue.dead_letters()] == ["a"]
+
+
 def test_what_was_fetched_ahead_and_never_handed_out_has_used_no_attempt(queues: ps.Queues) -> None:
     queue = queues.queue("jobs")
     queue.publish_many(["a", "b"])
@@ -208,6 +222,17 @@ def test_of_several_priorities_the_lowest_is_dropped_first(queues: ps.Queues) ->
     assert [each.text for each in queue.get_many(5)] == ["f", "g"]
 
 
+def test_letters_are_redriven_as_there_is_room_for_them(queues: ps.Queues) -> None:
+    queue = queues.queue("jobs", max_length=2)
+    for text in "abc":
+        queue.publish(text)
+        queue.get_many()[0].reject()
+    with pytest.raises(ps.QueueFull):
+        queue.redrive()
+    assert [each.message.text for each in queue.dead_letters()] == ["c"]
+    assert [each.text for each in queue.get_many()] == ["a", "b"]
+
+
 def test_who_waits_for_room_waits_for_as_much_as_goes_into_that_queue(queues: ps.Queues) -> None:
     exchange = queues.exchange("work")
     for name in ("a", "b"):
@@ -263,6 +288,94 @@ def test_after_a_failed_sync_nothing_more_is_acknowledged(
         queue.publish("b")
 
 
+def test_who_waits_for_the_disk_is_served_although_the_file_is_closed_meanwhile(queues: ps.Queues) -> None:
+    """A fork closes it too, and it opens again: the message is stored, and nothing else may be said of it."""
+    queue, file, synced = queues.queue("jobs"), _port(queues).file, []
+    really = file.sync_log
+
+    def sync_log() -> None:
+        really()
+        synced.append(1)
+
+    file.sync_log = sync_log  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        with file._syncing:
+            published = pool.submit(queue.publish, "stored")
+            wait_until(lambda: queue.stats().ready == 1, what="the commit")
+            with file._mutex:
+                file._close()
+        assert published.result(20)
+    assert synced == [1]
+
+
+@pytest.mark.parametrize("moment", ["begun", "letting go"])
+def test_after_an_interrupt_in_the_middle_of_a_transaction_all_goes_on(
+    queues: ps.Queues, home: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    queue, file = queues.queue("jobs"), _port(queues).file
+    monkeypatch.setattr("penstock.queue.file._BUSY_S", 0.2)
+    owner, name = (file.clock, "now_us") if moment == "begun" else (file._lock, "release")
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.publish("interrupted")
+    queue.publish("and on")
+    with ps.open_queues(home) as elsewhere:
+        elsewhere.open_queue("jobs").publish("there too")
+    assert [each.text for each in queue.get_many()][-2:] == ["and on", "there too"]
+
+
+def test_the_interrupt_of_one_thread_is_not_that_of_another_whose_work_it_was_doing(
+    queues: ps.Queues,
+) -> None:
+    queue, file = queues.queue("jobs"), _port(queues).file
+    with ThreadPoolExecutor(1) as pool:
+        with file._mutex:
+            published = pool.submit(queue.publish, "of another")
+            wait_until(lambda: file._waiting, what="the other thread to wait")
+            with pytest.raises(KeyboardInterrupt):
+                file._run([file._waiting.popleft(), _Job(_interrupted, False)])
+        assert published.result(20)
+    assert queue.stats().ready == 1
+
+
+def _interrupted(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_dead_holder_is_not_kept_alive_by_whoever_could_not_end_it(
+    home: Path, queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doomed = EmbeddedQueues(home / "queues")
+    Queues(doomed).queue("jobs").publish("x")
+    assert Queues(doomed).open_queue("jobs").get() is not None
+    doomed.abandon()
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.queue.holders._end", _full)
+        with pytest.raises(ps.DiskFull):
+            queues.open_queue("jobs").stats()
+    assert queues.open_queue("jobs").stats().ready == 1
+
+
+def _full(*_: object, **__: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_what_is_remembered_of_attempts_without_end_has_an_end(
+    queues: ps.Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.queue.moves.ATTEMPTS_MAX", 3)
+    queue = queues.queue("jobs", max_attempts=None)
+    queue.publish("x")
+    for _ in range(5):
+        (delivery,) = queue.get_many()
+        delivery.nack()
+    (delivery,) = queue.get_many()
+    delivery.reject()
+    (letter,) = queue.dead_letters()
+    assert [each.number for each in letter.history] == [4, 5, 6]
+
+
 def test_settings_can_be_altered_and_everything_listed(queues: ps.Queues) -> None:
     queue = queues.queue("jobs", max_length=1)
     queue.publish("a")
@@ -293,19 +406,27 @@ def test_fan_out_to_a_full_queue_stores_nothing_anywhere(queues: ps.Queues) -> N
 
 
 _FORKING = """
-import multiprocessing, os, sys
+import contextlib, multiprocessing, os, sys
 import penstock as ps
 
-def publish_in_child(queue):
+def work_in_child(queue, questions):
+    assert questions.request("and you?", timeout=30).text == "me too"
+    queue.publish("for the child")
+    queue.get(timeout=20).ack()
     queue.publish("from the child")
     os._exit(0)
 
 with ps.open_queues(sys.argv[1]) as queues:
-    queue = queues.queue("jobs")
+    queue, questions = queues.queue("jobs"), queues.queue("questions")
     queue.publish("from the parent")
     assert queue.get() is not None  # it holds one, which is not the child's
-    child = multiprocessing.get_context("fork").Process(target=publish_in_child, args=(queue,))
+    with contextlib.suppress(ps.NoReply):
+        questions.request("is anybody there?", timeout="1 ms")
+    child = multiprocessing.get_context("fork").Process(target=work_in_child, args=(queue, questions))
     child.start()
+    question = questions.get(timeout=20)
+    question.reply("me too")
+    question.ack()
     child.join(60)
     assert child.exitcode == 0, child.exitcode
     print(queue.get(timeout=20).text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,33 @@ def test_a_bridge_to_rabbitmq_that_dies_after_the_confirm_repeats_under_the_same
     assert sorted({number for number, _ in deliveries}) == list(range(6))
     assert len(deliveries) == 9
     assert len({id for _, id in deliveries}) == 6
+
+
+def test_of_a_batch_that_has_no_room_what_was_stored_is_not_published_again(
+    log: ps.Log, rabbitmq: RabbitMQ
+) -> None:
+    topic = log.create_topic("work", "id BIGINT")
+    topic.append([{"id": number} for number in range(10)])
+    with ps.open_queues(rabbitmq.url) as queues:
+        queue = queues.queue(f"work-{uuid.uuid4().hex}", max_length=4, max_priority=1)
+        found, deadline = [], time.monotonic() + 60
+        with ps.bridge(topic, queue) as bridge:
+            while bridge.moved < 10 and time.monotonic() < deadline:
+                try:
+                    bridge.step()
+                except ps.QueueFull as full:
+                    assert f"{len(full.stored)} of" in full.message or not full.stored
+                    found += [each.json()["id"] for each in _taken(queue)]
+        found += [each.json()["id"] for each in _taken(queue)]
+        queue.delete()
+    assert sorted(found) == list(range(10))
+
+
+def _taken(queue: ps.Queue) -> list[ps.Delivery]:
+    found = queue.get_many(10)
+    for delivery in found:
+        delivery.ack()
+    return found
 
 
 def test_the_command_line_works_on_a_rabbitmq(home: Path, rabbitmq: RabbitMQ, queue: ps.Queue) -> None:

@@ -72,6 +72,18 @@ def test_a_consumer_goes_on_over_a_new_connection(rabbitmq: RabbitMQ) -> None:
             again.ack()
 
 
+def test_of_messages_with_one_attempt_a_consumer_that_closes_has_at_most_one(rabbitmq: RabbitMQ) -> None:
+    """The broker gives up what it has sent ahead."""
+    with ps.open_queues(rabbitmq.url) as queues:
+        queue = queues.queue(fresh("jobs"), max_attempts=1)
+        queue.publish_many(["a", "b", "c", "d"])
+        with queue.consume() as consumer:
+            (first,) = consumer.get_many(timeout=20)
+            first.ack()
+        wait_until(lambda: queue.stats().ready + queue.stats().dead == 3, what="what was sent ahead")
+        assert queue.stats().dead <= 1
+
+
 def test_a_message_that_cannot_be_published_anew_goes_back(
     rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:

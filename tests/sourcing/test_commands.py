@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from eventsourcing.persistence import OperationalError
+from eventsourcing.sqlite import SQLiteCursor
 from tests.sourcing.carts import Cart, CheckedOut, ItemAdded, ItemRemoved, Place
 
 import penstock as ps
@@ -179,11 +180,12 @@ def test_an_event_that_its_aggregate_cannot_apply_is_not_recorded(place: Place, 
         assert cart.swap("new").version == 2
 
 
+@pytest.mark.parametrize("reason", ["database or disk is full", "database is locked"])
 def test_a_command_whose_snapshot_fails_has_been_recorded(
-    place: Place, home: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, home: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def fails(*_: object) -> None:
-        raise OperationalError("database or disk is full")
+        raise OperationalError(reason)
 
     with place.carts(home, snapshot_every=2) as carts:
         monkeypatch.setattr(_Snapshots, "keep", fails)
@@ -192,12 +194,58 @@ def test_a_command_whose_snapshot_fails_has_been_recorded(
         assert carts["7"].items == {"apple": 5}
 
 
+@dataclass(frozen=True)
+class Paid:
+    amount: float
+
+
+@dataclass
+class Account(Aggregate):
+    total: int = 0  # as somebody thought
+
+    @command
+    def pay(self, amount: float) -> Paid:
+        return Paid(amount)
+
+    @applies
+    def _paid(self, event: Paid) -> None:
+        self.total += event.amount  # type: ignore[assignment]
+
+
+def test_a_state_that_does_not_fit_its_class_has_no_snapshots_and_its_commands_are_recorded(
+    home: Path,
+) -> None:
+    with Place("sqlite").carts(home, Account, snapshot_every=2) as accounts:
+        account = accounts["7"]
+        assert [account.pay(0.5).version for _ in range(4)] == [1, 2, 3, 4]
+        assert accounts["7"].total == 2.0
+
+
 def test_a_closed_app_takes_no_commands(place: Place, home: Path) -> None:
     with place.carts(home) as carts:
         cart = carts["7"]
         cart.add("apple")
     with pytest.raises(ps.PenstockError):
         cart.add("apple")
+
+
+def test_an_interrupt_as_a_transaction_begins_hinders_nobody_after_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = SQLiteCursor.execute
+
+    def interrupted(cursor: SQLiteCursor, statement: str, *values: object) -> None:
+        really(cursor, statement, *values)
+        if statement == "BEGIN":
+            raise KeyboardInterrupt
+
+    with Place("sqlite").carts(home) as carts:
+        cart = carts["7"]
+        with monkeypatch.context() as patched:
+            patched.setattr(SQLiteCursor, "execute", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                cart.add("apple")
+        assert cart.add("pear").version == 1
 
 
 def test_after_a_store_that_failed_an_aggregate_goes_on_from_what_is_recorded(

@@ -77,7 +77,8 @@ def publish(
     about = {"key": key, "headers": headers, "priority": priority, "id": id, "delay": delay, "ttl": ttl}
     with queues_of(session) as queues:
         target: Any = queues.open_exchange(name) if exchange else queues.open_queue(name)
-        chunks = _chunks(file) if body is None else iter([[_argument(body)]])
+        room = _BATCH if exchange else min(_BATCH, target.settings.max_length or _BATCH)
+        chunks = _chunks(file, room) if body is None else iter([[_argument(body)]])
         published, last = _publish_all(target, chunks, about)
     if text and text != "-" and Path(text).is_file():
         output.note(f"that was the text itself; for the lines of the file: --file {text}")
@@ -127,13 +128,13 @@ def _opened(file: Path | None) -> BinaryIO:
         ) from None
 
 
-def _chunks(file: Path | None) -> Iterator[list[bytes]]:
+def _chunks(file: Path | None, at_once: int) -> Iterator[list[bytes]]:
     from penstock.cli.lines import LineReader
 
     stream = _opened(file)
     reader = LineReader(stream, line_bytes_max=_LINE_BYTES_MAX)
     try:
-        while lines := reader.take(_BATCH):
+        while lines := reader.take(at_once):
             if None in lines:
                 raise BadOption(
                     f"a line before line {reader.taken + 1} is longer than {words.size(_LINE_BYTES_MAX)}.",

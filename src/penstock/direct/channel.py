@@ -106,8 +106,9 @@ class Channel(Generic[T]):
             return
         deadline = _deadline(timeout)
         while len(self._waiting) >= self.capacity and not self._closed:
-            if self.overflow == "reject" or not self._room.wait(_left(deadline)):
+            if self.overflow == "reject" or _left(deadline) == 0.0:
                 raise ChannelFull(self.capacity)
+            self._room.wait(_left(deadline))  # woken or not, what counts is the room: nobody else was told
 
 
 def _deadline(timeout: str | float | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from penstock.errors.roots import BadInput, Contended
 
@@ -75,16 +75,31 @@ class UnknownDelivery(BadInput):
 
 
 class QueueFull(Contended):
-    """`count`: how many messages wanted to wait in it, where that is known."""
+    """`count`: how many messages wanted to wait in it. `stored`: the ids of those that do all the same."""
 
     def __init__(
-        self, queue: str, *, length_max: int | None = None, waited_s: float = 0.0, count: int = 1
+        self,
+        queue: str,
+        *,
+        length_max: int | None = None,
+        waited_s: float = 0.0,
+        count: int = 1,
+        stored: Sequence[str] = (),
     ) -> None:
         self.queue, self.length_max, self.waited_s, self.count = queue, length_max, waited_s, count
+        self.stored = tuple(stored)
+        if length_max is not None and count > length_max and not stored:
+            super().__init__(
+                f'queue "{queue}" takes at most {length_max:,} messages, and these are {count:,}; '
+                "nothing was stored in it.",
+                hint="publish fewer at once, or raise max_length",
+            )
+            return
         holds = f"its limit of {length_max:,} messages" if length_max is not None else "as many as it may"
         waited = f", also after {waited_s:g} s" if waited_s else ""
+        what = f"{len(stored):,} of {count:,} messages were" if stored else "nothing was"
         super().__init__(
-            f'queue "{queue}" holds {holds}{waited}; nothing was stored in it.',
+            f'queue "{queue}" holds {holds}{waited}; {what} stored in it.',
             hint='try again later, add consumers, raise max_length, or choose overflow="drop_oldest"',
         )
 

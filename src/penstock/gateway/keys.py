@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.app.app import App
-from penstock.errors import Fenced
+from penstock.errors import BadInput, Fenced
 from penstock.gateway.refusals import KeyReused
 from penstock.log.log import AtomicProducer
 from penstock.log.topic import Topic
@@ -83,6 +83,11 @@ class Keys:
                     return Appended(self._store(producer, topic, records, name, body), duplicate=False)
                 except Fenced:  # another gateway has it, and may have stored this very key
                     lane.producer = None
+                except BadInput:  # nothing was stored
+                    raise
+                except BaseException:  # or nobody knows: what comes next would be taken for a repetition
+                    lane.producer = None
+                    raise
             raise Fenced(f"_gateway-{lane.number}", epoch=0, current=0)
 
     def close(self) -> None:

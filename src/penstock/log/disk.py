@@ -221,6 +221,8 @@ class RealLock(Forking):
         try:
             self._acquire_between_processes(timeout_s)
         except BaseException:
+            if self._fd >= 0:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)  # it was ours already where an interrupt came right then
             self._mutex.release()
             raise
 
@@ -244,6 +246,11 @@ class RealLock(Forking):
                 self._mutex.release()
         return taken
 
+    @property
+    def is_held(self) -> bool:
+        """By a thread of this process."""
+        return self._mutex.locked()
+
     def _try_flock(self) -> bool:
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -266,8 +273,10 @@ class RealLock(Forking):
     def release(self) -> None:
         if self._fd < 0:
             return  # a child forked while its parent held it: it is the parent's to release
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self._mutex.release()
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        finally:
+            self._mutex.release()
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -163,7 +163,9 @@ class AtomicProducer:
         """Store `records` by topic and `position` together.
 
         A `sequence` that was stored before changes nothing and says so. Raises Fenced if
-        a newer instance of this producer has started.
+        a newer instance of this producer has started. After any other error that leaves open
+        whether they were stored (StorageError, an interrupt) append the same again, or open the
+        producer anew and look at its position: other records would be taken for a repetition.
         """
         if self._pid != os.getpid():
             raise BadOption(

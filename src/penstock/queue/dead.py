@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.errors import QueueFull
 from penstock.log.port import from_us
 from penstock.queue import catalog, moves
 from penstock.queue.delivery import Attempt, DeadLetter
@@ -37,8 +38,8 @@ def _letter(tx: Transaction, queue: str, row: tuple[Any, ...]) -> DeadLetter:
     return DeadLetter(queue, message, cause, reason, attempts, from_us(at_us), history)
 
 
-def _last(tx: Transaction, queue: str) -> int:
-    found = catalog.find(tx, queue)
+def _last(tx: Transaction, queue: str, to: str) -> int:
+    found, _ = catalog.find(tx, queue), catalog.find(tx, to)
     (last,) = tx.db.execute("SELECT max(seq) FROM dead WHERE queue=?", (found.id,)).fetchone()
     return int(last or 0)
 
@@ -46,7 +47,7 @@ def _last(tx: Transaction, queue: str) -> int:
 def redrive(file: QueueFile, queue: str, *, to: str, wanted: Wanted, edit: Edit, limit: int | None) -> int:
     """In chunks: what is asked of the caller happens outside of transactions, which are short."""
     count, after = 0, 0
-    last = file.write(lambda tx: _last(tx, queue))  # what dies again meanwhile has a higher number
+    last = file.write(lambda tx: _last(tx, queue, to))  # what dies again meanwhile has a higher number
     while after < last and (limit is None or count < limit):
         found = file.write(lambda tx, at=after: letters(tx, queue, after=at, limit=_CHUNK))  # type: ignore[misc]
         found = [(seq, letter) for seq, letter in found if seq <= last]
@@ -55,8 +56,19 @@ def redrive(file: QueueFile, queue: str, *, to: str, wanted: Wanted, edit: Edit,
         after = found[-1][0]
         chosen = [(seq, edit(letter)) for seq, letter in found if wanted(letter)]
         chosen = chosen[: None if limit is None else limit - count]
-        count += file.write(lambda tx, each=chosen: _publish_anew(tx, queue, to, each), durable=True)  # type: ignore[misc]
+        count += _publish_as_there_is_room(file, queue, to, chosen)
     return count
+
+
+def _publish_as_there_is_room(file: QueueFile, queue: str, to: str, chosen: list[tuple[int, Message]]) -> int:
+    """Raises QueueFull when there is none for the next one; those before it are redriven."""
+    try:
+        return file.write(lambda tx: _publish_anew(tx, queue, to, chosen), durable=True)
+    except QueueFull:
+        if len(chosen) <= 1:
+            raise
+    half = len(chosen) // 2
+    return sum(_publish_as_there_is_room(file, queue, to, each) for each in (chosen[:half], chosen[half:]))
 
 
 def _publish_anew(tx: Transaction, queue: str, to: str, chosen: list[tuple[int, Message]]) -> int:

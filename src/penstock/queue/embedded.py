@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
+from penstock import fork
 from penstock.clock import Clock, SystemClock
 from penstock.errors import QueueFull, UnknownQueue, Unroutable
+from penstock.fork import Forking
 from penstock.queue import catalog, dead, leases, moves, positions
 from penstock.queue.delivery import DeadLetter
 from penstock.queue.embedded_consumer import EmbeddedConsumer
@@ -28,7 +30,7 @@ _SWEEP_US = 250_000
 _ROOM_S = 0.5
 
 
-class EmbeddedQueues:
+class EmbeddedQueues(Forking):
     """Thread-safe, and safe for many processes."""
 
     capabilities = frozenset(
@@ -37,18 +39,22 @@ class EmbeddedQueues:
 
     def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
         self.file = QueueFile(folder, clock or SystemClock())
-        self._holder: Holder | None = None
+        self._swept_us = 0
+        self._closed = False
+        self.after_fork_in_child()
+        fork.tell(self)
+
+    def after_fork_in_child(self) -> None:
+        self._holder: Holder | None = None  # it is the parent that holds
         self._opening = threading.Lock()
         self._consumers: weakref.WeakSet[EmbeddedConsumer] = weakref.WeakSet()
         self._flusher = Flusher()
-        self._swept_us = 0
-        self._closed = False
 
     @property
     def holder(self) -> Holder:
         """Only who consumes needs one."""
         with self._opening:
-            if self._holder is None or not self._holder.is_ours:
+            if self._holder is None:
                 self._holder = Holder(self.file)
             return self._holder
 
@@ -261,7 +267,7 @@ class EmbeddedQueues:
         self._closed = True
         with ExitStack() as rest:  # in turn from the last, also when a consumer says that acks came too late
             rest.callback(self.file.close)
-            if self._holder is not None and self._holder.is_ours:
+            if self._holder is not None:
                 rest.callback(self._holder.forget)
                 rest.callback(self.file.write, self._holder.leave)
             for consumer in list(self._consumers):

@@ -82,6 +82,8 @@ class EmbeddedConsumer:
     def _fetch(self, tx: Transaction, limit: int, wanted: int) -> tuple[list[Row], float]:
         """Messages; or how long it makes sense to wait for some."""
         self._ack_later(tx)
+        if self._closed:  # by another thread: what it took now, nobody would ever end
+            return [], 0.0
         queue = self._own_queue(tx)
         self._port.sweep_now_and_then(tx)
         rows = self._take(tx, queue, limit, wanted)

@@ -48,10 +48,10 @@ class Transaction:
 
 
 class _Job:
-    __slots__ = ("done", "error", "result", "ticket", "work")
+    __slots__ = ("done", "durable", "error", "result", "ticket", "work")
 
-    def __init__(self, work: Callable[[Transaction], Any]) -> None:
-        self.work = work
+    def __init__(self, work: Callable[[Transaction], Any], durable: bool) -> None:
+        self.work, self.durable = work, durable
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
@@ -81,7 +81,7 @@ class QueueFile(Forking):
         self._waiting: deque[_Job] = deque()
         self._db: sqlite3.Connection | None = None
         self._wal = -1
-        self._commits = self._synced = 0
+        self._commits = self._synced = self._owed = 0  # owed: as durable, to who has yet to wait for it
         self._broken: StorageError | None = None
 
     # ---- transactions ----------------------------------------------------------------------------
@@ -91,11 +91,12 @@ class QueueFile(Forking):
 
         `durable`: on return it survives power loss. What `work` raises undoes what it did, and nothing else.
         """
-        job = _Job(work)
-        self._waiting.append(job)
-        with self._mutex:
-            if not job.done:
-                self._run([self._waiting.popleft() for _ in range(len(self._waiting))])
+        job = _Job(work, durable)
+        while not job.done:  # again, where whoever took it was interrupted before anything was done
+            self._waiting.append(job)
+            with self._mutex:
+                if not job.done:
+                    self._run([self._waiting.popleft() for _ in range(len(self._waiting))])
         if job.error is not None:
             raise job.error
         if durable:
@@ -103,15 +104,20 @@ class QueueFile(Forking):
         return cast("T", job.result)
 
     def _run(self, jobs: list[_Job]) -> None:
+        before = self._commits
         try:
             with self._storage_errors():
                 self._transact(jobs)
-        except BaseException as error:
+        except Exception as error:
             for job in jobs:
                 job.error, job.result = job.error or error, None
-            if not isinstance(error, Exception):
-                raise
+        except BaseException:  # an interrupt, which is for this thread alone
+            if self._commits == before:
+                jobs = []  # the others try again
+            raise
         finally:
+            if any(job.durable for job in jobs):
+                self._owed = self._commits
             for job in jobs:
                 job.done, job.ticket = True, self._commits
 
@@ -120,21 +126,23 @@ class QueueFile(Forking):
             raise self._broken
         if self.is_closed:
             raise _closed()
+        if self._lock.is_held:  # by nobody here but one that an interrupt ended before it let go
+            self._lock.release()
         self._lock.acquire(_BUSY_S)
         try:
             db = self._open()
-            db.execute("BEGIN IMMEDIATE")
-            tx = Transaction(db, self.clock)
-            try:
+            try:  # an interrupt comes at once after what has taken its time: with the transaction begun
+                db.execute("BEGIN IMMEDIATE")
+                tx = Transaction(db, self.clock)
                 self._lay_out()
                 for job in jobs:
                     self._attempt(tx, job, alone=len(jobs) == 1)
                 db.execute("COMMIT")
-            except BaseException:
+            finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-                raise
-            self._commits += 1
+                else:
+                    self._commits += 1
         finally:
             self._lock.release()
         self._wake(tx)
@@ -177,16 +185,20 @@ class QueueFile(Forking):
     def _sync(self, ticket: int) -> None:
         """Everything committed up to `ticket` survives power loss on return."""
         with self._syncing:
-            if self._synced >= ticket:
-                return
-            covers = self._commits
-            try:
-                self.sync_log()
-            except OSError as error:
-                # The system may have dropped what it could not write: what comes after cannot be trusted.
-                self._broken = SyncFailed(self._path, os.strerror(error.errno or 0))
-                raise self._broken from error
-            self._synced = covers
+            if self._synced < ticket:
+                self._sync_all()
+
+    def _sync_all(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        covers = self._commits
+        try:
+            self.sync_log()
+        except OSError as error:
+            # The system may have dropped what it could not write: what comes after cannot be trusted.
+            self._broken = SyncFailed(self._path, os.strerror(error.errno or 0))
+            raise self._broken from error
+        self._synced = covers
 
     def sync_log(self) -> None:
         """One sync of SQLite's write-ahead log; a checkpoint has synced what is no longer in it."""
@@ -274,6 +286,9 @@ class QueueFile(Forking):
 
     def _close(self) -> None:
         if self._db is not None:
+            if self._synced < self._owed:  # to threads that come too late to do it
+                with suppress(SyncFailed):  # which they are told
+                    self._sync_all()
             self._db.close()
             os.close(self._wal)
         self._db, self._wal = None, -1

@@ -22,16 +22,10 @@ class Holder:
     def __init__(self, file: QueueFile) -> None:
         self._folder = _folder(file)
         self._folder.mkdir(exist_ok=True)
-        self._pid = os.getpid()
-        self.name = f"{self._pid}-{uuid.uuid4().hex[:8]}"
+        self.name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._lock = _lock_of(self._folder, self.name)
         self._lock.acquire(1.0)
         self.id = file.write(self._register)
-
-    @property
-    def is_ours(self) -> bool:
-        """Not that of the process that this one was forked from."""
-        return self._pid == os.getpid()
 
     def _register(self, tx: Transaction) -> int:
         id = take_number(tx)
@@ -57,11 +51,12 @@ def sweep_dead(tx: Transaction, file: QueueFile, *, own: Holder | None) -> None:
     for id, name in tx.db.execute("SELECT id, name FROM holders WHERE id<>?", (but,)).fetchall():
         folder.mkdir(exist_ok=True)  # a backup may have the file of queues alone
         lock = _lock_of(folder, name)
-        if lock.try_acquire():
-            _end(tx, id, outcome="its consumer died")
-            (folder / name).unlink(missing_ok=True)
-            lock.release()
-        lock.close()
+        try:
+            if lock.try_acquire():
+                _end(tx, id, outcome="its consumer died")
+                (folder / name).unlink(missing_ok=True)
+        finally:
+            lock.close()  # and so free, also where the database says no: else it would live as long as we
 
 
 def _folder(file: QueueFile) -> Path:

@@ -32,7 +32,7 @@ def take(
     """Lease what comes first. `ahead`: more than was asked for.
 
     Then a message that was delivered before travels alone: if it is the one that kills its consumers, it
-    should not use up the attempts of others.
+    should not use up the attempts of others. So does one that has only one: it would be given up unseen.
     """
     if queue.settings.single_active_consumer and not _is_active(tx, queue.id, consumer):
         return []
@@ -43,7 +43,8 @@ def take(
         (queue.id, limit),
     ).fetchall()
     if ahead:
-        tried = next((n for n, row in enumerate(rows) if row[2]), len(rows))
+        has_one = queue.settings.max_attempts == 1
+        tried = next((n for n, row in enumerate(rows) if row[2] or has_one), len(rows))
         rows = rows[: max(tried, 1)]
     if rows:
         upto = (queue.id, rows[-1][0], rows[-1][1])

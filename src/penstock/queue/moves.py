@@ -12,6 +12,7 @@ from penstock.queue.delivery import Cause
 from penstock.queue.file import Transaction
 from penstock.queue.message import Message
 from penstock.queue.numbers import next_number, remove_messages
+from penstock.queue.settings import ATTEMPTS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,10 @@ def publish(tx: Transaction, queue: QueueRow, messages: Sequence[Message]) -> No
 
 
 def _placed(tx: Transaction, queue: QueueRow, seq: int, message: Message) -> Place:
-    ttls = [ttl for ttl in (message.ttl_ms, queue.settings.ttl_ms) if ttl is not None]
-    expires_us = tx.now_us + min(ttls) * 1_000 if ttls else None
+    ends_ms = [] if message.ttl_ms is None else [message.ttl_ms]
+    if queue.settings.ttl_ms is not None:  # which is about waiting in it, and so begins after a delay
+        ends_ms.append(message.delay_ms + queue.settings.ttl_ms)
+    expires_us = tx.now_us + min(ends_ms) * 1_000 if ends_ms else None
     return Place(seq, -min(message.priority, queue.settings.max_priority), 0, expires_us)
 
 
@@ -185,9 +188,14 @@ def put_back(
 
 
 def remember(tx: Transaction, places: Sequence[Place], outcome: str, reason: str) -> None:
+    """The last ones of many: with `max_attempts=None` there is no end of them."""
     tx.db.executemany(
         "INSERT OR REPLACE INTO history VALUES (?, ?, ?, ?, ?)",
         [(place.seq, place.attempts, tx.now_us, outcome, reason) for place in places],
+    )
+    tx.db.executemany(
+        "DELETE FROM history WHERE seq=? AND number<=?",
+        [(p.seq, p.attempts - ATTEMPTS_MAX) for p in places if p.attempts > ATTEMPTS_MAX],
     )
 
 

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, get_args
 
+from penstock import fork
 from penstock.clock import duration_ms
 from penstock.errors import BadOption, UnknownQueue
+from penstock.fork import Forking
 from penstock.queue.consumer import QueueConsumer
 from penstock.queue.delivery import Cause, DeadLetter, Delivery
 from penstock.queue.message import HeaderValue, Message, message, several
@@ -30,12 +32,16 @@ class Place(Protocol):
     replies: Replies
 
 
-class Queue:
+class Queue(Forking):
     """Thread-safe. `ps.open_queues().queue(name)` gives one."""
 
     def __init__(self, name: str, place: Callable[[], Place]) -> None:
         self.name, self._place = name, place
-        self._own: QueueConsumer | None = None
+        self.after_fork_in_child()
+        fork.tell(self)
+
+    def after_fork_in_child(self) -> None:
+        self._own: QueueConsumer | None = None  # a consumer belongs to its process
         self._mutex = threading.Lock()
 
     def __repr__(self) -> str:
@@ -104,12 +110,15 @@ class Queue:
         """A consumer, one of as many as you like.
 
         `prefetch`: messages held ready here (100; with `single_active_consumer` 1, for with more a requeued
-        message comes after those held). `lease`: how long one delivery may take. `acks="together"`: an ack
+        message comes after those held; with `max_attempts=1` too, for a RabbitMQ gives up what it has sent
+        ahead to a consumer that closes). `lease`: how long one delivery may take. `acks="together"`: an ack
         may wait a few milliseconds for others, and what a crash takes of them is delivered again. `idle`:
         iterating ends when no message came for so long.
         """
         if prefetch is None:
-            prefetch = 1 if self.settings.single_active_consumer else _PREFETCH
+            settings = self.settings
+            alone = settings.single_active_consumer or settings.max_attempts == 1
+            prefetch = 1 if alone else _PREFETCH
         if not 1 <= prefetch <= _PREFETCH_MAX:
             raise BadOption(f"prefetch={prefetch}.", hint=f"1 to {_PREFETCH_MAX:,}")
         idle_s = None if idle is None else duration_ms(idle) / 1_000

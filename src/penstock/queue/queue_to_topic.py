@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock.errors import BadRecord
+from penstock.errors import BadRecord, Fenced
 from penstock.log.json_rows import from_json
 from penstock.log.log import AtomicProducer
 from penstock.log.topic import Topic
@@ -39,15 +39,33 @@ class QueueToTopic:
         watch: Watch = unwatched,
     ) -> None:
         self._queue, self._topic, self._batch, self._watch = queue, topic, batch, watch
-        self._decode = decode or decoder_of(topic.schema)
+        self._id, self._decode = id, decode or decoder_of(topic.schema)
         self._exact = exact_port(queue)
         self.exactly_once = self._exact is not None
-        self._producer = AtomicProducer(topic.port, id)  # fences whoever was here before
+        self._is_sure = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._producer = AtomicProducer(self._topic.port, self._id)  # fences whoever was here before
         if self._exact is not None:
             self._recover(self._exact)
-        self._consumer = queue.consume(prefetch=batch)
+        self._consumer = self._queue.consume(prefetch=self._batch)
 
     def step(self, *, timeout_s: float) -> int:
+        if not self._is_sure:
+            self._consumer.close()
+            self._begin()
+        # After an error or an interrupt nobody knows what was appended: then as after a crash.
+        self._is_sure = False
+        try:
+            moved = self._move(timeout_s)
+        except Fenced:  # whoever has taken over is not to be driven out
+            self._is_sure = True
+            raise
+        self._is_sure = True
+        return moved
+
+    def _move(self, timeout_s: float) -> int:
         deliveries = self._consumer.get_many(self._batch, timeout=timeout_s)
         if not deliveries:
             return 0

@@ -152,16 +152,17 @@ class RabbitQueues:
             rest = [each for each, word in zip(rest, words, strict=True) if word == "refused"]
             if not rest:
                 return
-            self._wait_for_room(queue, deadline, timeout_s)
-
-    def _wait_for_room(self, queue: str, deadline: float, timeout_s: float) -> None:
-        settings = self._known.get(queue)
-        limit = settings.max_length if settings else None
-        if settings is None or settings.overflow != "block":
-            raise QueueFull(queue, length_max=limit)
-        if time.monotonic() >= deadline:
-            raise QueueFull(queue, length_max=limit, waited_s=timeout_s)
-        time.sleep(min(_ROOM_PAUSE_S, max(0.0, deadline - time.monotonic())))
+            settings = self._known.get(queue)
+            waits = settings is not None and settings.overflow == "block"
+            if not waits or time.monotonic() >= deadline:
+                raise QueueFull(
+                    queue,
+                    length_max=settings.max_length if settings else None,
+                    waited_s=timeout_s if waits else 0.0,
+                    count=len(messages),
+                    stored=_but(messages, rest),
+                )
+            time.sleep(min(_ROOM_PAUSE_S, max(0.0, deadline - time.monotonic())))
 
     def _check_sizes(self, queue: str, messages: Sequence[Message]) -> None:
         settings = self._known.get(queue) or QueueSettings(queue)
@@ -331,6 +332,12 @@ def _up_to(
         yield each
         if n >= limit:
             return
+
+
+def _but(messages: Sequence[Message], refused: Sequence[Outgoing]) -> list[str]:
+    """The ids of the others."""
+    missing = {each.properties.message_id for each in refused}
+    return [each.id for each in messages if each.id not in missing]
 
 
 def _lacks(capability: str) -> NotSupported:

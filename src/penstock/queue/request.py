@@ -7,7 +7,9 @@ import time
 import uuid
 from dataclasses import replace
 
+from penstock import fork
 from penstock.errors import BadOption, NoReply
+from penstock.fork import Forking
 from penstock.queue.delivery import Delivery
 from penstock.queue.message import Message
 from penstock.queue.port import ConsumerOptions, ConsumerPort, QueuePort
@@ -16,11 +18,15 @@ _LEASE_MS = 60_000
 _STEP_S = 0.5
 
 
-class Replies:
+class Replies(Forking):
     """The answers to what this program asked. Thread-safe: whoever waits first reads for all."""
 
     def __init__(self, port: QueuePort) -> None:
         self._port = port
+        self.after_fork_in_child()
+        fork.tell(self)
+
+    def after_fork_in_child(self) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[str, Message | None] = {}
         self._name = ""

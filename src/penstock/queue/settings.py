@@ -15,6 +15,7 @@ from penstock.queue.message import PRIORITY_MAX
 
 Overflow = Literal["drop_oldest", "reject", "block"]
 ExchangeKind = Literal["direct", "topic", "fanout"]
+ATTEMPTS_MAX = 1_000
 _NAME_MAX = 200  # a backend adds an ending of its own
 _RESERVED = (".dead", ".later", ".settings")
 
@@ -98,7 +99,7 @@ def check_kind(kind: str) -> None:
 
 def _checked(settings: QueueSettings) -> QueueSettings:
     limits: dict[str, tuple[object, int, int]] = {
-        "max_attempts": (settings.max_attempts, 1, 1_000),
+        "max_attempts": (settings.max_attempts, 1, ATTEMPTS_MAX),
         "max_priority": (settings.max_priority, 0, PRIORITY_MAX),
         "max_length": (settings.max_length, 1, 1 << 31),
         "ttl": (settings.ttl_ms, 1, 1 << 40),
@@ -107,6 +108,10 @@ def _checked(settings: QueueSettings) -> QueueSettings:
     for name, (value, least, most) in limits.items():
         if value is not None and (not isinstance(value, int) or not least <= value <= most):
             raise BadOption(f"{name}={value!r}.", hint=f"a number from {least:,} to {most:,}")
+    for name in ("dead_letters", "single_active_consumer"):
+        given: object = getattr(settings, name)
+        if not isinstance(given, bool):
+            raise BadOption(f"{name}={given!r}.", hint="True or False")
     if settings.overflow not in get_args(Overflow):
         raise BadOption(
             f"overflow={settings.overflow!r}.", hint=f"choose one of {', '.join(get_args(Overflow))}"

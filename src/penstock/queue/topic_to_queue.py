@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from penstock.errors import OffsetOutOfRange, RecordsLost
+from penstock.errors import Contended, OffsetOutOfRange, QueueFull, RecordsLost
 from penstock.log.event import Event, events_of
 from penstock.log.json_rows import to_json
 from penstock.log.log import AtomicProducer
@@ -62,9 +62,13 @@ class TopicToQueue:
         self._place: _Place = _InLog(topic, queue, id) if exact is None else _InQueues(exact, queue.name, id)
         self._stored = self._place.position()
         self._offsets = self._restored(start)
+        self._is_sure = True
         self._turn = 0
+        self._at_once = batch  # fewer while the queue has no room for that many
 
     def step(self, *, timeout_s: float) -> int:
+        if not self._is_sure:
+            self._look_again()
         events = self._read()
         if not events and timeout_s > 0 and self._topic.wait(self._offsets, timeout_s):
             events = self._read()
@@ -74,10 +78,25 @@ class TopicToQueue:
         offsets = {**self._offsets, last.partition: last.offset + 1}
         self._watch("read")
         after = self._position(offsets)
-        self._place.publish([self._message(event) for event in events], before=self._stored, after=after)
-        self._offsets, self._stored = offsets, after
+        self._is_sure = False  # after an error or an interrupt nobody knows what was published
+        try:
+            self._place.publish([self._message(event) for event in events], before=self._stored, after=after)
+        except QueueFull:
+            self._at_once, self._is_sure = max(1, len(events) // 2), True
+            raise
+        except Contended:  # whoever has taken over is not to be driven out
+            self._is_sure = True
+            raise
+        self._at_once = min(self._batch, 2 * self._at_once)
+        self._offsets, self._stored, self._is_sure = offsets, after, True
         self._watch("moved")
         return len(events)
+
+    def _look_again(self) -> None:
+        stored = self._place.position()
+        if stored is not None and stored != self._stored:
+            self._stored, self._offsets = stored, _by_number(json.loads(stored)["offsets"])
+        self._is_sure = True
 
     def close(self) -> None:
         self._place.close()
@@ -98,9 +117,9 @@ class TopicToQueue:
         found: list[Event] = []
         try:
             for batch in self._topic.port.read(self._topic.name, partition, at):
-                piece = batch.slice(0, self._batch - len(found))
+                piece = batch.slice(0, self._at_once - len(found))
                 found.extend(events_of(self._topic.name, piece, topic_id=self._topic_id))
-                if len(found) >= self._batch:
+                if len(found) >= self._at_once:
                     break
         except OffsetOutOfRange as error:
             if at >= error.start:
@@ -128,11 +147,15 @@ class TopicToQueue:
         """Where the last one was; in a topic that was created anew, where `start` says."""
         known = json.loads(self._stored) if self._stored else None
         if known and known["topic"] == self._topic_id:
-            return {int(partition): offset for partition, offset in known["offsets"].items()}
+            return _by_number(known["offsets"])
         return {
             partition: self._topic.offset_of(partition, start)
             for partition in range(self._topic.settings.partitions)
         }
+
+
+def _by_number(offsets: dict[str, int]) -> Offsets:
+    return {int(partition): offset for partition, offset in offsets.items()}
 
 
 class _InQueues:
@@ -155,12 +178,19 @@ class _InLog:
     def __init__(self, topic: Topic, queue: Queue, id: str) -> None:
         self._queue = queue
         self._producer = AtomicProducer(topic.port, id)
+        self._there = set[str]()  # of a batch that had no room: those that were stored
 
     def position(self) -> bytes | None:
         return self._producer.position()
 
     def publish(self, messages: Sequence[Message], *, before: bytes | None, after: bytes) -> None:
-        self._queue.port.publish(self._queue.name, messages, timeout_s=_ROOM_S)
+        rest = [message for message in messages if message.id not in self._there]
+        try:
+            self._queue.port.publish(self._queue.name, rest, timeout_s=_ROOM_S)
+        except QueueFull as full:
+            self._there.update(full.stored)
+            raise
+        self._there -= {message.id for message in messages}
         self._producer.append({}, position=after)
 
     def close(self) -> None:

@@ -24,7 +24,6 @@ from penstock.errors import (
     CommandConflict,
     CommandRefused,
     PenstockError,
-    StorageError,
     SubjectForgotten,
     UnknownAggregate,
     VersionOutOfRange,
@@ -260,7 +259,7 @@ class Book(Generic[A]):
         if not self._every or before // self._every == after // self._every:
             return
         # The command has been recorded, and says so; without this one, loading takes longer until the next.
-        with contextlib.suppress(StorageError), self._told():
+        with contextlib.suppress(PenstockError), self._told():
             state = self._load(id, after)
             assert state is not None and state.changed_at is not None
             self._snapshots.keep(Snapshot(id, state.version, state, state.changed_at))

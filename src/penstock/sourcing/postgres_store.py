@@ -15,10 +15,13 @@ from eventsourcing.postgres import PostgresAggregateRecorder, PostgresApplicatio
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Identifier
 
+from penstock import fork
 from penstock.errors import BadOption, Unreachable
+from penstock.fork import Forking
 from penstock.sourcing.failures import LOCK_S, told
 from penstock.sourcing.store import Listed
 
+_of_parents: list[object] = []
 _CONNECTIONS_MAX = 10
 _CONNECT_S = 10.0
 _NAME_MAX = 36  # 63 less what is put behind it for tables and indexes
@@ -31,7 +34,7 @@ _LIST = SQL(
 _COUNT = SQL("SELECT COUNT(DISTINCT originator_id) AS count FROM public.{table}")
 
 
-class PostgresStore:
+class PostgresStore(Forking):
     """Tables `<table>_events` and `<table>_snapshots` in the schema `public`."""
 
     is_server = True
@@ -53,6 +56,15 @@ class PostgresStore:
         except BaseException:
             self._datastore.close()
             raise
+        fork.tell(self)
+
+    def after_fork_in_child(self) -> None:
+        # Two who talk over one connection read each other's answers. The parent's are left alone: to close
+        # them here would be to take leave for the parent.
+        _of_parents.append(self._datastore.pool)
+        made = _datastore(conninfo_to_dict(self._url))
+        self._datastore.pool = made.pool
+        del made.pool  # which it would close when it goes
 
     def _open(self, snapshots: str) -> None:
         # Two who create the same table at the same moment get in each other's way. And a server that is away

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from eventsourcing.sqlite import SQLiteAggregateRecorder, SQLiteApplicationRecorder, SQLiteDatastore
+from eventsourcing.sqlite import (
+    SQLiteAggregateRecorder,
+    SQLiteApplicationRecorder,
+    SQLiteConnection,
+    SQLiteDatastore,
+)
 
+from penstock import fork
+from penstock.fork import Forking
 from penstock.sourcing.failures import LOCK_S, told
 from penstock.sourcing.store import Listed
 
@@ -30,9 +40,7 @@ class SQLiteStore:
     def __init__(self, path: Path) -> None:
         self.path, self.address = path, str(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._datastore = SQLiteDatastore(
-            str(path), lock_timeout=LOCK_S, pool_timeout=LOCK_S, originator_id_type="text"
-        )
+        self._datastore = _Datastore(path)
         self.recorder = SQLiteApplicationRecorder(self._datastore)
         self.snapshots = SQLiteAggregateRecorder(self._datastore, events_table_name="snapshots")
         with told(self.address, server=False):
@@ -56,13 +64,63 @@ class SQLiteStore:
         self._datastore.close()
 
 
-class SQLiteWaker:
+class _Datastore(SQLiteDatastore, Forking):
+    """The library's, which has no connection open while the process forks.
+
+    SQLite's locks do not survive a fork, and with a connection open on both sides commits get lost.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = threading.Condition()
+        self._using = 0
+        self._open()
+        fork.tell(self)
+
+    def _open(self) -> None:
+        super().__init__(str(self._path), lock_timeout=LOCK_S, pool_timeout=LOCK_S, originator_id_type="text")
+
+    @contextmanager
+    def get_connection(self, *, commit: bool) -> Iterator[SQLiteConnection]:
+        with self._changed:
+            self._using += 1
+        try:
+            with super().get_connection(commit=commit) as connection:
+                try:
+                    yield connection
+                except BaseException:  # an interrupt right after "BEGIN" would leave it begun for the next
+                    with suppress(sqlite3.Error):
+                        connection.rollback()
+                    raise
+        finally:
+            with self._changed:
+                self._using -= 1
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        self._changed.acquire()
+        self._changed.wait_for(lambda: not self._using, LOCK_S)
+        if not self.pool.closed:
+            self.close()
+            self._open()
+
+    def after_fork_in_parent(self) -> None:
+        self._changed.release()
+
+    def after_fork_in_child(self) -> None:
+        self._changed = threading.Condition()
+
+
+class SQLiteWaker(Forking):
     """Looks at a counter in the file's shared memory, which takes microseconds; seldom when nothing comes."""
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, timeout=LOCK_S, isolation_level=None, check_same_thread=False)
+        self._path = path
+        self._mutex = threading.Lock()
+        self._db: sqlite3.Connection | None = None
         self._version = -1  # so that the first look finds something new
         self._since = time.monotonic()
+        fork.tell(self)
 
     def wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -74,7 +132,28 @@ class SQLiteWaker:
         self._version, self._since = found, time.monotonic()
 
     def _data_version(self) -> int:
-        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        with self._mutex:
+            if self._db is None:
+                self._db = sqlite3.connect(
+                    self._path, timeout=LOCK_S, isolation_level=None, check_same_thread=False
+                )
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
-        self._db.close()
+        with self._mutex:
+            self._close()
+
+    def _close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+
+    def before_fork(self) -> None:
+        self._mutex.acquire()
+        self._close()
+
+    def after_fork_in_parent(self) -> None:
+        self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        self._mutex = threading.Lock()

@@ -84,6 +84,14 @@ class Consuming(Backend):
             held.ack()
         assert sorted(self.bodies(queue, 3)) == ["a", "b", "c"]
 
+    def test_a_closed_consumer_gets_nothing_and_the_next_one_does(self, queues: Queues) -> None:
+        queue = new_queue(queues)
+        with queue.consume() as closed:
+            pass
+        queue.publish("a")
+        assert closed.get(timeout=0.1) is None
+        assert self.next(queue).attempts == 1
+
     def test_what_a_dead_consumer_held_comes_again(self, queues: Queues) -> None:
         queue = new_queue(queues)
         queue.publish("job")

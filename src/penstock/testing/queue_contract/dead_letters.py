@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import BadOption
+from penstock.errors import BadOption, UnknownQueue
 from penstock.queue.delivery import DeadLetter
 from penstock.queue.queue import Queue
 from penstock.queue.queues import Queues
@@ -126,6 +126,10 @@ class DeadLetters(Backend):
         assert queue.redrive("rejected", to=target, limit=1) == 1
         assert self.next(target).json() == {"id": "a"}
         assert queue.redrive("expired") == 0
+
+    def test_nowhere_is_no_place_to_redrive_to(self, queues: Queues) -> None:
+        with pytest.raises(UnknownQueue):
+            new_queue(queues).redrive(to="nowhere")
 
     def test_a_cause_that_there_is_not_is_refused(self, queues: Queues) -> None:
         queue = new_queue(queues)

@@ -121,6 +121,8 @@ class Publishing(Backend):
             queues.queue(fresh("queue"), max_lenght=3)
         with pytest.raises(BadOption, match="drop_oldest, reject, block"):
             queues.queue(fresh("queue"), overflow="explode")
+        with pytest.raises(BadOption, match="True or False"):
+            queues.queue(fresh("queue"), single_active_consumer="no")
 
     @pytest.mark.parametrize(
         "about",

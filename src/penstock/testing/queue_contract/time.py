@@ -89,6 +89,13 @@ class Time(Backend):
         self.pass_time(queues, self.moment_s)
         assert self.bodies(queue, 1) == ["job"]
 
+    def test_the_ttl_of_a_queue_begins_after_a_delay(self, queues: Queues) -> None:
+        queue = new_queue(queues, ttl=2 * self.moment_s)
+        with queue.consume(prefetch=1) as consumer:
+            queue.publish("job", delay=2 * self.moment_s)
+            self.pass_time(queues, 2 * self.moment_s)
+            self.next(consumer).ack()
+
     def test_a_delivered_message_does_not_expire(self, queues: Queues) -> None:
         queue = new_queue(queues)
         with queue.consume(prefetch=1) as consumer:  # before the message, which does not wait for long
