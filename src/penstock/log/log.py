@@ -164,8 +164,9 @@ class AtomicProducer:
 
         A `sequence` that was stored before changes nothing and says so. Raises Fenced if
         a newer instance of this producer has started. After any other error that leaves open
-        whether they were stored (StorageError, an interrupt) append the same again, or open the
-        producer anew and look at its position: other records would be taken for a repetition.
+        whether they were stored (StorageError, an interrupt) append the same again, or go on with
+        another position. Other records with the same position, or with none, would be taken for a
+        repetition: look at `position()` and open the producer anew.
         """
         if self._pid != os.getpid():
             raise BadOption(
@@ -187,7 +188,17 @@ class AtomicProducer:
             except StaleAppend:
                 continue
             self._sequence = max(self._sequence, number)
+            if result.duplicate and sequence is None and self._is_new(position):
+                number = self.next_sequence
+                continue
             return result
+
+    def _is_new(self, position: bytes | None) -> bool:
+        """Whether an append that was taken for a repetition is one of its own: it goes elsewhere.
+
+        What was stored is then the one before it, which came back with an error.
+        """
+        return position is not None and position != self.position()
 
 
 def declared_settings(

@@ -6,10 +6,25 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import BadName, BadRecord, Fenced, UnknownTopic
+from penstock.errors import BadName, BadRecord, Fenced, StorageError, UnknownTopic
 from penstock.log.log import Log
+from penstock.log.port import AtomicResult, LogPort
 from penstock.log.topic import Topic
 from penstock.testing.log_contract.backend import Backend, column, counted, fresh, numbers
+
+
+class _Unheard:
+    """A port whose atomic appends are stored, and whoever asked is told of an error."""
+
+    def __init__(self, port: LogPort) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    def append_atomically(self, *told: Any) -> AtomicResult:
+        self._port.append_atomically(*told)
+        raise StorageError("the answer was lost.", hint="try again")
 
 
 class Atomic(Backend):
@@ -131,6 +146,22 @@ class Atomic(Backend):
         assert again.position() == b"one"
         again.append({topic.name: counted(3)})
         self.until(lambda: column(topic) == [1, 3])
+
+    def test_after_an_append_that_was_stored_with_an_error_the_next_one_is_stored_too(self, log: Log) -> None:
+        topic, producer = numbers(log), log.producer(fresh("job"))
+        producer.append({topic: counted(1)}, position=b"one")
+        producer._port = _Unheard(log.port)
+        with pytest.raises(StorageError):
+            producer.append({topic: counted(2)}, position=b"two")
+        producer._port = log.port
+        assert producer.append({topic: counted(2)}, position=b"two").duplicate
+        producer._port = _Unheard(log.port)
+        with pytest.raises(StorageError):
+            producer.append({topic: counted(3)}, position=b"three")
+        producer._port = log.port
+        assert not producer.append({topic: counted(4)}, position=b"four").duplicate
+        assert producer.position() == b"four"
+        self.until(lambda: column(topic) == [1, 2, 3, 4])
 
     def test_an_older_instance_is_fenced(self, log: Log, other: Log) -> None:
         topic, job = numbers(log), fresh("job")
