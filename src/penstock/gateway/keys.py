@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.app.app import App
-from penstock.errors import Fenced
+from penstock.errors import BadInput, Fenced
 from penstock.gateway.refusals import KeyReused
 from penstock.log.log import AtomicProducer
 from penstock.log.topic import Topic
@@ -83,6 +83,11 @@ class Keys:
                     return Appended(self._store(producer, topic, records, name, body), duplicate=False)
                 except Fenced:  # another gateway has it, and may have stored this very key
                     lane.producer = None
+                except BadInput:  # nothing was stored
+                    raise
+                except Exception:  # it may be stored: who takes the producer over learns it from the keys
+                    lane.producer = None
+                    raise
             raise Fenced(f"_gateway-{lane.number}", epoch=0, current=0)
 
     def close(self) -> None:
@@ -94,9 +99,10 @@ class Keys:
 
     def _take_over(self, lane: _Lane) -> AtomicProducer:
         # First the producer, so that nobody else appends under it, and then what they had appended.
-        lane.producer = self._app.log.producer(f"_gateway-{lane.number}")
+        producer = self._app.log.producer(f"_gateway-{lane.number}")
         self._read()
-        return lane.producer
+        lane.producer = producer
+        return producer
 
     def _find(self, name: bytes) -> Known | None:
         with self._mutex:
