@@ -16,6 +16,7 @@ import penstock as ps
 from penstock.gateway.application import create
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.routing import Guarded
+from penstock.gateway.tokens import Tokens
 
 PUBLIC = {
     ("GET", "/health/live"),
@@ -62,7 +63,8 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, d
     app.topic("page_views", "user_id BIGINT")
     with serving(app) as served:
         made = {role: served.gateway.tokens.create(role, role, lasts_us=None) for role in _RANK[1:]}  # type: ignore[arg-type]
-        made["expired"] = served.gateway.tokens.create("expired", "admin", lasts_us=0)
+        long_ago = Tokens(app.home, now_us=lambda: 1_700_000_000_000_000)
+        made["expired"] = long_ago.create("expired", "admin", lasts_us=1)
         made["revoked"] = served.gateway.tokens.create("revoked", "admin", lasts_us=None)
         served.gateway.tokens.revoke("revoked")
         known = made["admin"]
