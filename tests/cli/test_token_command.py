@@ -75,6 +75,7 @@ def test_a_revoked_token_is_refused(cli: Command) -> None:
     assert cli.json("token", "revoke", "ann") == {"revoked": "ann"}
     assert _known(cli.home, token) is None
     assert cli.json("token", "list") == {"tokens": []}
+    assert "answers nobody" in cli("token", "list").stderr
 
 
 @pytest.mark.parametrize(
