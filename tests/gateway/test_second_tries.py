@@ -55,7 +55,7 @@ def test_an_append_after_one_whose_end_is_unknown_is_stored(
         failing = _fails_once(port.append_atomically, LockTimeout("the ledger", waited_s=10), afterwards=True)
         with monkeypatch.context() as patch:
             patch.setattr(port, "append_atomically", failing)
-            assert _append(served, key)[0] == 429
+            assert _append(served, key)[0] == 503
     assert [_append(served, key) for key in keys[8:]] == [(200, False)] * 8
     assert [_append(served, key) for key in keys[:8]] == [(200, True)] * 8
     assert sorted(_texts(served)) == sorted(keys)
@@ -113,7 +113,7 @@ def test_a_message_that_could_not_be_settled_keeps_its_receipt(
     busy = LockTimeout("the queues", waited_s=10)
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedConsumer, deed, _fails_once(getattr(EmbeddedConsumer, deed), busy))
-        assert served.post(f"{delivery}/{deed}").status_code == 429
+        assert served.post(f"{delivery}/{deed}").status_code == 503
     assert served.post(f"{delivery}/{deed}").status_code == 204
     assert served.post(f"{delivery}/{deed}").status_code == 404
 
@@ -143,3 +143,13 @@ def test_what_comes_as_the_time_is_up_is_not_passed_over() -> None:
         return await waiting
 
     assert asyncio.run(waited()) == b"news"
+
+
+def test_who_waited_for_a_lock_in_vain_is_not_told_that_nothing_was_done(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = LockTimeout('topic "page_views" partition 0', waited_s=10)
+    monkeypatch.setattr(Topic, "append", _fails_once(Topic.append, lock, afterwards=True))
+    answer = served.post("/topics/page_views/records", json={"user_id": 1})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert len(served.get("/topics/page_views/records").json()["records"]) == 1

@@ -87,7 +87,7 @@ class Tokens:
         if lasts_us is not None and lasts_us <= 0:
             raise BadOption("a token that has expired already.", hint='say how long it lasts: "90 days"')
         if lasts_us is not None and lasts_us > _LASTS_US_MAX:
-            raise BadOption("a token that lasts for more than a century.", hint="leave --expires out: for ever")
+            raise BadOption("a token that lasts for more than a century.", hint="for ever: without --expires")
         identity, secret, now_us = secrets.token_hex(6), secrets.token_hex(32), self._now_us()
         expires_us = None if lasts_us is None else now_us + lasts_us
         token = Token(identity, name, role, now_us, expires_us, _hashed(secret))
