@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -158,3 +159,19 @@ def test_that_the_last_token_is_revoked_opens_no_door(served: Served) -> None:
     assert served.get("/topics").status_code == 401
     served.gateway.tokens.revoke("ann")
     assert served.get("/topics").status_code == 401
+
+
+@pytest.mark.parametrize("stream", ["/api/v1/topics/notes/tail?from=earliest", "/live?path=/topics"])
+def test_a_stream_ends_when_its_token_is_revoked(served: Served, stream: str) -> None:
+    served.app.topics["notes"].append({"text": "before"})
+    headers = {"Authorization": f"Bearer {served.gateway.tokens.create('ann', 'read', lasts_us=None)}"}
+    with (
+        httpx.Client(base_url=served.url, timeout=10) as client,
+        client.stream("GET", stream, headers=headers) as answer,
+        suppress(httpx.RemoteProtocolError),  # it is cut off
+    ):
+        pieces = answer.iter_bytes()
+        assert next(pieces)
+        served.gateway.tokens.revoke("ann")
+        for _ in pieces:
+            served.app.topics["notes"].append({"text": "after"})
