@@ -95,7 +95,11 @@ def test_a_place_that_does_not_answer_keeps_no_other_from_being_told() -> None:
         alarms.close()
 
 
-@pytest.mark.parametrize("place", ["ftp://example.org", "smtp://localhost", "nonsense"])
+@pytest.mark.parametrize(
+    "place",
+    ["ftp://example.org", "smtp://localhost", "nonsense", "https://example.org:99999/", "https://[::1",
+     "smtp://localhost:mail?to=a@b", "https://", "https://ex ample.org/", "https://example.org/é"],
+)  # fmt: skip
 def test_a_place_that_cannot_be_told_is_refused(place: str) -> None:
     with pytest.raises(BadOption):
         senders_of([place])

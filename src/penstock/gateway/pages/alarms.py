@@ -8,6 +8,7 @@ be delivered is shown on the page of alerts.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections import deque
@@ -33,6 +34,7 @@ _TRIES = 5
 _PAUSE_S = 2.0
 _TIMEOUT_S = 10.0
 _LOOK_S = 0.5
+_HINT = "give https://… or smtp://host?to=you@example.org"
 State = Literal["began", "over"]
 _TOLD = frozenset({"failed", "stopped", "behind", "dead", "lag", "differs", "log", "copy", "quiet"})
 
@@ -164,21 +166,23 @@ def senders_of(places: Sequence[str]) -> list[Sender]:
 
 
 def _sender(place: str) -> Sender:
-    parts = urlsplit(place)
-    label = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    try:
+        parts = urlsplit(place)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError as error:
+        raise BadOption(f"a place for alerts cannot be read ({error}).", hint=_HINT) from None
+    label = f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+    if parts.scheme not in ("http", "https", "smtp", "smtps"):
+        raise BadOption(f"{label} is no place for alerts.", hint=_HINT)
+    if not parts.hostname or not re.fullmatch(r"[!-~]+", place):
+        raise BadOption(f"{label} is no address.", hint=f"{_HINT}, with %XX for what is no plain character")
     if parts.scheme in ("http", "https"):
         return Webhook(place, label=label, headers={}, batch=1, timeout_s=_TIMEOUT_S)
-    if parts.scheme in ("smtp", "smtps"):
-        said = parse_qs(parts.query)
-        if not said.get("to"):
-            raise BadOption(
-                f"{label} does not say who gets the mail.", hint=f"write {label}?to=you@example.org"
-            )
-        return Mail(
-            urlunsplit(parts._replace(query="")), label=f"{label} to {', '.join(said['to'])}", to=said["to"],
-            sender=(said.get("from") or ["penstock@localhost"])[0], subject="{app}: {text} ({state})",
-            body="{text}\n\n{why}\n\nsince {since}\n", timeout_s=_TIMEOUT_S,
-        )  # fmt: skip
-    raise BadOption(
-        f"{label} is no place for alerts.", hint="give https://… or smtp://host?to=you@example.org"
-    )
+    said = parse_qs(parts.query)
+    if not said.get("to"):
+        raise BadOption(f"{label} does not say who gets the mail.", hint=f"write {label}?to=you@example.org")
+    return Mail(
+        urlunsplit(parts._replace(query="")), label=f"{label} to {', '.join(said['to'])}", to=said["to"],
+        sender=(said.get("from") or ["penstock@localhost"])[0], subject="{app}: {text} ({state})",
+        body="{text}\n\n{why}\n\nsince {since}\n", timeout_s=_TIMEOUT_S,
+    )  # fmt: skip
