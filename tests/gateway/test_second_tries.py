@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 
 import penstock as ps
 from penstock.errors import LockTimeout, StorageError
+from penstock.gateway.jobs import Jobs
 from penstock.gateway.keys import Keys
 from penstock.gateway.subscriber import Subscriber
 from penstock.log.topic import Topic
@@ -153,3 +154,16 @@ def test_who_waited_for_a_lock_in_vain_is_not_told_that_nothing_was_done(
     answer = served.post("/topics/page_views/records", json={"user_id": 1})
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert len(served.get("/topics/page_views/records").json()["records"]) == 1
+
+
+def test_a_verification_that_could_not_be_started_says_so_and_another_can_be_begun() -> None:
+    async def ended() -> list[str]:
+        jobs = Jobs("shop.py", {"TOO_LONG": "x" * 5_000_000}, now_us=lambda: 1)
+        for _ in range(2):
+            jobs.verify("visits")
+            await asyncio.sleep(0)
+            while jobs.all()[0].state == "running":
+                await asyncio.sleep(0.01)
+        return [job.error or "" for job in jobs.all()]
+
+    assert all("could not be started" in error for error in asyncio.run(asyncio.wait_for(ended(), 20)))
