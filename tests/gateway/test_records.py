@@ -127,6 +127,32 @@ def test_the_newest_records_are_read_as_lines(served: Served) -> None:
     assert answer.headers["Penstock-Next"] == "0:10"
 
 
+@pytest.mark.parametrize(("last", "found"), [(1, [7]), (2, [7, 7]), (5, [7, 7, 7])])
+def test_the_newest_that_are_wanted_are_found_however_far_back(
+    served: Served, last: int, found: list[int]
+) -> None:
+    rows = [{"user_id": number, "page": "/"} for number in range(1_000, 1_100)]
+    for at in (3, 40, 90):
+        rows[at]["user_id"] = 7
+    served.post("/topics/page_views/records", json=rows)
+    wanted = {"last": last, "where": "user_id = 7"}
+    page = served.get("/topics/page_views/records", params=wanted).json()
+    assert [record["value"]["user_id"] for record in page["records"]] == found
+    newest = served.get("/topics/page_views/records", params={"last": 3}).json()["records"]
+    assert page["at_end"]
+    assert len(newest) == 3
+
+
+def test_the_newest_that_are_wanted_are_the_newest_of_all_partitions(served: Served) -> None:
+    topic = served.app.topics["page_views"]
+    topic.append([{"user_id": 7, "page": "old"}], partition=0)
+    topic.append([{"user_id": 7, "page": "new"}], partition=1)
+    topic.append([{"user_id": 1, "page": "/"}] * 50, partition=1)
+    wanted = {"last": 1, "where": "user_id = 7"}
+    (record,) = served.get("/topics/page_views/records", params=wanted).json()["records"]
+    assert record["value"]["page"] == "new"
+
+
 def test_a_reader_waits_for_what_comes(served: Served) -> None:
     import threading
 
