@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -93,6 +95,27 @@ def test_two_gateways_on_one_log_store_a_key_once(app: ps.App) -> None:
                 answer = gateway.post("/topics/notes/records", json={"text": str(number)}, headers=headers)
                 assert answer.json()["duplicate"] == (gateway is two)
         assert len(one.get("/topics/notes/records").json()["records"]) == 6
+    other.close()
+
+
+def test_two_gateways_at_the_same_time_store_a_key_once(app: ps.App) -> None:
+    other = ps.App("shop", home=app.home)
+    with serving(app) as one, serving(other) as two, ThreadPoolExecutor(8) as pool:
+
+        def append(number: int) -> bool:
+            """By both, until it is acknowledged; whether the second heard that it was there."""
+            sent = {"json": {"text": str(number)}, "headers": {"Idempotency-Key": f"order-{number}"}}
+            told = []
+            for gateway in (one, two) if number % 2 else (two, one):
+                while (answer := gateway.post("/topics/notes/records", **sent)).status_code == 429:
+                    time.sleep(0.01)
+                assert answer.status_code == 200, answer.text
+                told.append(answer.json()["duplicate"])
+            return told == [False, True]
+
+        assert all(pool.map(append, range(80)))
+    texts = [event.value["text"] for event in app.log.topic("notes").events()]
+    assert sorted(texts, key=int) == [str(number) for number in range(80)]
     other.close()
 
 
