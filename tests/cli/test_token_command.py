@@ -75,6 +75,7 @@ def test_a_revoked_token_is_refused(cli: Command) -> None:
     assert cli.json("token", "revoke", "ann") == {"revoked": "ann"}
     assert _known(cli.home, token) is None
     assert cli.json("token", "list") == {"tokens": []}
+    assert "answers nobody" in cli("token", "list").stderr
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_a_revoked_token_is_refused(cli: Command) -> None:
         (("create", "eve", "--expires", "soon"), 2, ""),
         (("create", "eve", "--expires", "-1 day"), 2, ""),
         (("create", "eve", "--expires", "0 days"), 2, "90 days"),
+        (("create", "eve", "--expires", "99999999 days"), 2, "for ever"),
         (("revoke", "eve"), 2, "there are: ann"),
     ],
 )

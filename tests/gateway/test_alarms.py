@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import pytest
 from tests.waiting import wait_until
 
 import penstock as ps
 from penstock.errors import BadOption
+from penstock.follow.deliveries import Message
+from penstock.follow.table import TableSpec
 from penstock.gateway.pages.alarms import Alarms, senders_of
 from penstock.gateway.pages.health import Need
 
@@ -57,7 +62,44 @@ def test_a_place_that_does_not_answer_is_told_on_the_page() -> None:
         alarms.close()
 
 
-@pytest.mark.parametrize("place", ["ftp://example.org", "smtp://localhost", "nonsense"])
+class Silent:
+    """A place that takes what it is told, and does not answer."""
+
+    label = identity = "silent"
+    batch = 1
+
+    def __init__(self) -> None:
+        self.asked, self.over = threading.Event(), threading.Event()
+
+    def check(self, spec: TableSpec) -> None: ...
+
+    def send(self, key: str, messages: Sequence[Message]) -> None:
+        self.asked.set()
+        self.over.wait(60)
+
+    def close(self) -> None:
+        self.over.set()
+
+
+def test_a_place_that_does_not_answer_keeps_no_other_from_being_told() -> None:
+    silent = Silent()
+    with ps.Receiver() as receiver:
+        alarms = Alarms("shop", [silent, *senders_of([receiver.url])], holding_s=1)
+        for second in range(5):
+            alarms.look([NEED], second * SECOND)
+        assert silent.asked.wait(60)
+        message = receiver.receive(timeout="20 seconds")
+        assert message is not None
+        assert message.json()["row"]["about"] == "per_5s"
+        silent.over.set()
+        alarms.close()
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["ftp://example.org", "smtp://localhost", "nonsense", "https://example.org:99999/", "https://[::1",
+     "smtp://localhost:mail?to=a@b", "https://", "https://ex ample.org/", "https://example.org/é"],
+)  # fmt: skip
 def test_a_place_that_cannot_be_told_is_refused(place: str) -> None:
     with pytest.raises(BadOption):
         senders_of([place])

@@ -230,6 +230,20 @@ def test_a_feed_has_a_bound_of_rows_also_when_they_come_later(home: Path) -> Non
     app.close()
 
 
+def test_a_feed_has_a_bound_of_bytes(home: Path) -> None:
+    app = shop(home)
+    with serving(app, Settings(limits=Limits(feed_bytes=10_000))) as served:
+        app.topics["users"].append([{"id": number, "name": "x" * 3_000} for number in range(3)])
+        with served.events("/tables/users/changes") as stream:
+            stream.take(4)
+            app.topics["users"].append([{"id": 2, "name": "y" * 3_000}])  # in the place of the one before
+            app.topics["users"].append([{"id": 3, "name": "z" * 3_000}])
+            *told, last = list(stream)
+        assert [event.kind for event in told] == ["update"]
+        assert "more than 10,000 bytes" in last.data["error"]["message"]
+    app.close()
+
+
 def test_a_server_that_ends_does_not_wait_for_who_does_not_read(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

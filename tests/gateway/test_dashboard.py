@@ -234,6 +234,17 @@ def test_the_slider_reaches_what_has_come_meanwhile(reader: Reader) -> None:
     assert slider.evaluate("slider => slider.value === slider.max")
 
 
+def test_a_moment_that_cannot_be_had_at_once_is_asked_for_again(browser: Browser, stage: Stage) -> None:
+    """Else the rows of another moment would stand under it."""
+    context = browser.new_context()
+    page = Reader(context.new_page(), stage.url).open("/views/per_5s")
+    page.route("**/parts?*", lambda route: route.fulfill(status=429), times=1)
+    slider = page.locator("[data-moment]")
+    slider.evaluate("slider => { slider.value = slider.min; slider.dispatchEvent(new Event('input')); }")
+    expect(page.locator("#part_rows")).to_contain_text("It had no rows then.")
+    context.close()
+
+
 def test_the_chart_is_there_again_after_a_moment_that_had_nothing_to_draw(reader: Reader) -> None:
     page = reader.open("/views/per_5s")
     expect(page.locator("#part_chart canvas")).to_be_visible()

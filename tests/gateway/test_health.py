@@ -188,3 +188,12 @@ def test_looking_goes_on_after_a_look_that_failed(app: ps.App, caplog: pytest.Lo
     wait_until(lambda: len(looks) >= 2, timeout_s=60, what="another look")
     watcher.close()
     assert "an alert that cannot be told" in caplog.text
+
+
+def test_a_view_whose_batches_take_long_reads_all_the_time() -> None:
+    now_us = 1_000_000_000
+    known = batches.Batches("visits")
+    stored_us = now_us - 20_000_000
+    known.kept.append(batches.Batch(0, 1, stored_us, 28_000, 5, 0, 40_000, None, ("page_views",), None))
+    assert known.rate(now_us) == 700
+    assert known.rate(now_us + 60_000_000) == 0

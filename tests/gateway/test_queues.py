@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -140,3 +141,19 @@ def test_a_letter_that_is_shown_in_part_is_not_edited(served: Served) -> None:
     assert ">Edit<" not in page
     _dead(served, {"to": "ann"})
     assert ">Edit<" in served.http.get("/queues/mails").text
+
+
+def test_of_letters_with_the_same_id_the_one_that_was_chosen_is_meant(served: Served) -> None:
+    _declare(served)
+    for body in (1, 2, 3):
+        served.post("/queues/mails/messages", json={"body": body, "id": "order-7"})
+        (message,) = _get(served, wait_s=5)
+        served.post(f"/queues/mails/deliveries/{message['receipt']}/reject", json={})
+    page = served.http.get("/queues/mails").text
+    moments = re.findall(r'id="letter-order-7-(\d+)"', page)
+    assert page.count(f'name="died_us" value="{moments[2]}"') == 2
+    assert served.http.post("/queues/mails/discard", json={"id": "order-7", "died_us": moments[2]}).is_success
+    edited = {"id": "order-7", "died_us": moments[1], "body": "22"}
+    assert served.http.post("/queues/mails/redrive", json=edited).is_success
+    assert [letter["body"] for letter in served.get("/queues/mails/dead").json()["letters"]] == [1]
+    assert _get(served, wait_s=5)[0]["body"] == 22

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -96,29 +98,25 @@ def test_two_gateways_on_one_log_store_a_key_once(app: ps.App) -> None:
     other.close()
 
 
-def test_after_an_append_that_nobody_knows_of_none_is_lost_and_none_repeated(
-    app: ps.App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log stored it, and its answer was lost: what came next was taken for the same, and was lost."""
-    really, texts = app.log.port.append_atomically, [str(number) for number in range(12)]
+def test_two_gateways_at_the_same_time_store_a_key_once(app: ps.App) -> None:
+    other = ps.App("shop", home=app.home)
+    with serving(app) as one, serving(other) as two, ThreadPoolExecutor(8) as pool:
 
-    def lost_on_its_way_back(*words: object) -> None:
-        really(*words)  # type: ignore[arg-type]
-        raise ps.Unreachable("the log", "no answer")
+        def append(number: int) -> bool:
+            """By both, until it is acknowledged; whether the second heard that it was there."""
+            sent = {"json": {"text": str(number)}, "headers": {"Idempotency-Key": f"order-{number}"}}
+            told = []
+            for gateway in (one, two) if number % 2 else (two, one):
+                while (answer := gateway.post("/topics/notes/records", **sent)).status_code == 429:
+                    time.sleep(0.01)
+                assert answer.status_code == 200, answer.text
+                told.append(answer.json()["duplicate"])
+            return told == [False, True]
 
-    def post(text: str) -> int:
-        headers = {"Idempotency-Key": text}
-        return served.post("/topics/notes/records", json={"text": text}, headers=headers).status_code
-
-    with serving(app) as served:
-        assert [post(text) for text in texts] == [200] * 12  # on all lanes
-        more = [f"more-{text}" for text in texts]
-        with monkeypatch.context() as patched:
-            patched.setattr(app.log.port, "append_atomically", lost_on_its_way_back)
-            assert {post(text) for text in more[:4]} == {503}
-        assert [post(text) for text in more[4:] + more[:4]] == [200] * 12
-        found = [each["value"]["text"] for each in served.get("/topics/notes/records").json()["records"]]
-    assert sorted(found) == sorted(texts + more)
+        assert all(pool.map(append, range(80)))
+    texts = [event.value["text"] for event in app.log.topic("notes").events()]
+    assert sorted(texts, key=int) == [str(number) for number in range(80)]
+    other.close()
 
 
 def test_pages_lead_through_a_topic(served: Served) -> None:
@@ -150,6 +148,32 @@ def test_the_newest_records_are_read_as_lines(served: Served) -> None:
     lines = [json.loads(line) for line in answer.text.splitlines()]
     assert [line["value"]["text"] for line in lines] == ["7", "8", "9"]
     assert answer.headers["Penstock-Next"] == "0:10"
+
+
+@pytest.mark.parametrize(("last", "found"), [(1, [7]), (2, [7, 7]), (5, [7, 7, 7])])
+def test_the_newest_that_are_wanted_are_found_however_far_back(
+    served: Served, last: int, found: list[int]
+) -> None:
+    rows = [{"user_id": number, "page": "/"} for number in range(1_000, 1_100)]
+    for at in (3, 40, 90):
+        rows[at]["user_id"] = 7
+    served.post("/topics/page_views/records", json=rows)
+    wanted = {"last": last, "where": "user_id = 7"}
+    page = served.get("/topics/page_views/records", params=wanted).json()
+    assert [record["value"]["user_id"] for record in page["records"]] == found
+    newest = served.get("/topics/page_views/records", params={"last": 3}).json()["records"]
+    assert page["at_end"]
+    assert len(newest) == 3
+
+
+def test_the_newest_that_are_wanted_are_the_newest_of_all_partitions(served: Served) -> None:
+    topic = served.app.topics["page_views"]
+    topic.append([{"user_id": 7, "page": "old"}], partition=0)
+    topic.append([{"user_id": 7, "page": "new"}], partition=1)
+    topic.append([{"user_id": 1, "page": "/"}] * 50, partition=1)
+    wanted = {"last": 1, "where": "user_id = 7"}
+    (record,) = served.get("/topics/page_views/records", params=wanted).json()["records"]
+    assert record["value"]["page"] == "new"
 
 
 def test_a_reader_waits_for_what_comes(served: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ import penstock as ps
 from penstock.gateway.application import create
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.routing import Guarded
+from penstock.gateway.tokens import Tokens
 
 PUBLIC = {
     ("GET", "/health/live"),
@@ -62,7 +64,8 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, d
     app.topic("page_views", "user_id BIGINT")
     with serving(app) as served:
         made = {role: served.gateway.tokens.create(role, role, lasts_us=None) for role in _RANK[1:]}  # type: ignore[arg-type]
-        made["expired"] = served.gateway.tokens.create("expired", "admin", lasts_us=0)
+        long_ago = Tokens(app.home, now_us=lambda: 1_700_000_000_000_000)
+        made["expired"] = long_ago.create("expired", "admin", lasts_us=1)
         made["revoked"] = served.gateway.tokens.create("revoked", "admin", lasts_us=None)
         served.gateway.tokens.revoke("revoked")
         known = made["admin"]
@@ -156,3 +159,19 @@ def test_that_the_last_token_is_revoked_opens_no_door(served: Served) -> None:
     assert served.get("/topics").status_code == 401
     served.gateway.tokens.revoke("ann")
     assert served.get("/topics").status_code == 401
+
+
+@pytest.mark.parametrize("stream", ["/api/v1/topics/notes/tail?from=earliest", "/live?path=/topics"])
+def test_a_stream_ends_when_its_token_is_revoked(served: Served, stream: str) -> None:
+    served.app.topics["notes"].append({"text": "before"})
+    headers = {"Authorization": f"Bearer {served.gateway.tokens.create('ann', 'read', lasts_us=None)}"}
+    with (
+        httpx.Client(base_url=served.url, timeout=10) as client,
+        client.stream("GET", stream, headers=headers) as answer,
+        suppress(httpx.RemoteProtocolError),  # it is cut off
+    ):
+        pieces = answer.iter_bytes()
+        assert next(pieces)
+        served.gateway.tokens.revoke("ann")
+        for _ in pieces:
+            served.app.topics["notes"].append({"text": "after"})

@@ -58,9 +58,13 @@ def create(
 def list_(ctx: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
     """List tokens: their names and roles, never what they are."""
     session = Session.of(ctx, home, as_json)
-    found = _tokens(session).all()
+    tokens = _tokens(session)
+    found = tokens.all()
     if session.json:
         output.emit({"tokens": [_as_object(token) for token in found]})
+        return
+    if not found and tokens.exist():
+        output.note("no tokens are left: until one is made, the gateway answers nobody")
         return
     if not found:
         output.note("no tokens: on this machine the gateway needs none")

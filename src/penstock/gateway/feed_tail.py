@@ -19,13 +19,13 @@ from penstock.log.json_rows import to_json
 class FeedTail:
     """Every row there is, and then every change."""
 
-    def __init__(self, app: App, name: str, *, where: Wanted, rows_max: int) -> None:
-        self._app, self._name, self._where, self._rows_max = app, name, where, rows_max
+    def __init__(self, app: App, name: str, *, where: Wanted, rows_max: int, bytes_max: int) -> None:
+        self._app, self._name, self._where = app, name, where
+        self._held = _Held(name, rows_max, bytes_max)
         self._feed: Feed | None = None
 
     def run(self, line: Line) -> None:
         rows: dict[str, bytes] = {}
-        count = 0
         places: Places | None = None  # None until all rows there are have been told
         with self._app.subscribe(self._name, where=self._where) as feed:
             self._feed = feed
@@ -33,9 +33,9 @@ class FeedTail:
                 if line.closed.is_set():
                     return
                 if places is None and change.op != "current":
-                    rows[_key(change)] = _row(change)
-                    count = len(rows)
-                    self._check(count)
+                    key = _key(change)
+                    rows[key] = _row(change)
+                    self._held.put(key, rows[key])
                     continue
                 assert change.position is not None, "it is current"
                 now = places_of(change.position)
@@ -43,21 +43,40 @@ class FeedTail:
                     line.begin(rows, now, change.position)
                     rows = {}
                 else:
-                    count += (change.op == "insert") - (change.op == "delete")
-                    self._check(count)
-                    line.hand([_entry(change, places, now)], now, change.position)
+                    entry = _entry(change, places, now)
+                    self._held.put(entry.key, entry.row)
+                    line.hand([entry], now, change.position)
                 places = now
 
     def close(self) -> None:
         if self._feed is not None:
             self._feed.close()
 
-    def _check(self, rows: int) -> None:
-        if rows > self._rows_max:
-            raise BadOption(
-                f'"{self._name}" has more than {self._rows_max:,} rows: too much for one subscription.',
-                hint="say which rows: where=...",
-            )
+
+class _Held:
+    """How much is kept for who subscribes: every row as it is now."""
+
+    def __init__(self, name: str, rows_max: int, bytes_max: int) -> None:
+        self._name, self._rows_max, self._bytes_max = name, rows_max, bytes_max
+        self._sizes: dict[str, int] = {}
+        self._size_bytes = 0
+
+    def put(self, key: str, row: bytes | None) -> None:
+        """A row that is there now, or None for one that is gone. Raises BadOption for more than the bound."""
+        self._size_bytes -= self._sizes.pop(key, 0)
+        if row is not None:
+            self._sizes[key] = len(row)
+            self._size_bytes += len(row)
+        if len(self._sizes) > self._rows_max:
+            raise self._too_much(f"{self._rows_max:,} rows")
+        if self._size_bytes > self._bytes_max:
+            raise self._too_much(f"{self._bytes_max:,} bytes")
+
+    def _too_much(self, bound: str) -> BadOption:
+        return BadOption(
+            f'"{self._name}" has more than {bound}: too much for one subscription.',
+            hint="say which rows: where=...",
+        )
 
 
 def places_of(position: str) -> dict[int, int]:

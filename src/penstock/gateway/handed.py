@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.errors import DeliveryExpired
 from penstock.gateway.refusals import BadRequest, Busy
 
 if TYPE_CHECKING:
@@ -69,14 +70,24 @@ class Handed:
             self._held.update({name: (each, self._now_s() + _LEASE_S) for name, each in handed})
         return handed
 
-    def settled(self, queue: str, receipt: str) -> Delivery:
-        """The delivery of a receipt, which is then worth nothing any more. Raises UnknownReceipt."""
+    def settle(self, queue: str, receipt: str, deed: Callable[[Delivery], None]) -> None:
+        """Do it with the delivery of a receipt, which is then worth nothing any more. Raises UnknownReceipt.
+
+        What could not be done now can be tried again with the same receipt.
+        """
         with self._mutex:
-            found, _ = self._held.get(receipt, (None, 0.0))
-            if found is None or found.queue != queue:
+            held = self._held.get(receipt)
+            if held is None or held[0].queue != queue:
                 raise UnknownReceipt(receipt)
             del self._held[receipt]
-            return found
+        try:
+            deed(held[0])
+        except DeliveryExpired:
+            raise
+        except BaseException:
+            with self._mutex:
+                self._held[receipt] = held
+            raise
 
     def extend(self, queue: str, receipt: str) -> None:
         with self._mutex:

@@ -85,11 +85,16 @@ class Jobs:
                 await self._task
 
     async def _run(self, job: Job, command: list[str]) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, env=self._environment, start_new_session=True,
-            limit=_ANSWER_BYTES_MAX,
-        )  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE, env=self._environment, start_new_session=True,
+                limit=_ANSWER_BYTES_MAX,
+            )  # fmt: skip
+        except OSError as error:  # no more processes, or files
+            told = f"it could not be started ({error.strerror or error})"
+            self._jobs[job.id] = replace(job, state="failed", ended_us=self._now_us(), error=told)
+            return
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 printed, complaints = await process.communicate()

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.app.app import App
 from penstock.errors import BadInput, Fenced
-from penstock.gateway.refusals import KeyReused
+from penstock.gateway.refusals import Busy, KeyReused
 from penstock.log.log import AtomicProducer
 from penstock.log.topic import Topic
 
@@ -68,7 +68,7 @@ class Keys:
     def append(self, topic: Topic, records: Any, *, key: str, body: bytes) -> Appended:
         """Store them, unless that was done under this key. `body`: a fingerprint of what was sent.
 
-        Raises KeyReused when it was done with another body.
+        Raises KeyReused when it was done with another body, Busy when another gateway was always faster.
         """
         name = hashlib.blake2b(f"{topic.name}\0{key}".encode(), digest_size=16).digest()
         lane = self._lanes[name[0] % _LANES]
@@ -85,10 +85,10 @@ class Keys:
                     lane.producer = None
                 except BadInput:  # nothing was stored
                     raise
-                except BaseException:  # or nobody knows: what comes next would be taken for a repetition
+                except BaseException:  # it may be stored: who takes the producer over learns it from the keys
                     lane.producer = None
                     raise
-            raise Fenced(f"_gateway-{lane.number}", epoch=0, current=0)
+            raise Busy("another gateway of this log appends with keys, too")
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -99,9 +99,10 @@ class Keys:
 
     def _take_over(self, lane: _Lane) -> AtomicProducer:
         # First the producer, so that nobody else appends under it, and then what they had appended.
-        lane.producer = self._app.log.producer(f"_gateway-{lane.number}")
+        producer = self._app.log.producer(f"_gateway-{lane.number}")
         self._read()
-        return lane.producer
+        lane.producer = producer
+        return producer
 
     def _find(self, name: bytes) -> Known | None:
         with self._mutex:

@@ -25,6 +25,7 @@ class Limits:
     replay_bytes: int = 4 << 20  # events that are kept, or read once more, for those who come back
     behind_bytes: int = 1 << 20  # what a subscriber may leave unread before it is dropped
     feed_rows: int = 200_000  # rows of a view or table that can be subscribed to
+    feed_bytes: int = 128 << 20  # the same, as they are sent
     members: int = 256  # group members that are held for HTTP clients
     handed: int = 10_000  # messages of queues that clients have got and not settled
     wait_s: float = 30.0  # how long a request may wait for something to come

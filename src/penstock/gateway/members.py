@@ -183,6 +183,9 @@ def _read(held: _Held, chosen: Chosen) -> tuple[Record, ...]:
     except RecordsLost as lost:  # nobody is told what was read of the others: it comes again
         held.next = {**before, lost.partition: lost.start}
         raise
+    except BaseException:
+        held.next = before
+        raise
 
 
 def _chosen(held: _Held, chosen: Chosen) -> tuple[Record, ...]:

@@ -43,7 +43,7 @@ _STATUSES: tuple[tuple[type[PenstockError], int], ...] = (
     (errors.OffsetOutOfRange, 416),
     (errors.ChangesLost, 410),
     (errors.BufferFull, 429),
-    (errors.LockTimeout, 429),
+    (errors.LockTimeout, 503),  # perhaps on the way from the write to the answer
     (errors.ViewBehind, 504),
     (errors.Contended, 409),
     (errors.Fenced, 409),
@@ -112,7 +112,7 @@ MEANINGS = {
     431: "The address and the headers are too long together.",
     500: "A fault of the server; its log has the details.",
     502: "A server behind this one refuses.",
-    503: "The disk or a server behind this one does not answer.",
+    503: "The disk, a lock or a server behind this one does not answer; an append may be stored or not.",
     504: "It did not come within the time given.",
     507: "The disk is full.",
 }

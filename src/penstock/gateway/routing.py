@@ -17,6 +17,7 @@ from starlette.responses import Response
 from penstock.gateway import bodies
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.problems import documented
+from penstock.gateway.sse import EventStream
 
 Role = Literal["public", "read", "write", "admin"]
 _ALWAYS = (400, 401, 403, 404, 408, 422, 429, 431, 503)
@@ -58,7 +59,10 @@ class Guarded(APIRoute):
                 request = await bodies.read_first(
                     request, size_bytes_max=limits.question_bytes, silent_s_max=limits.body_silent_s
                 )
-            return await handle(request)
+            answer = await handle(request)
+            if isinstance(answer, EventStream):  # it may outlive the token that it was begun with
+                answer.admit = lambda: gateway.guard.admit(request, self.role)
+            return answer
 
         return guarded
 

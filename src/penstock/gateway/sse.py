@@ -15,6 +15,7 @@ from penstock.gateway.json import dumps
 
 _SEND_S_MAX = 30.0
 _CHUNK_BYTES = 32 << 10
+_ADMIT_S = 1.0
 ALIVE = b": alive\n\n"
 
 
@@ -51,10 +52,12 @@ def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
 class EventStream(Response):
     """Sends what `pieces` gives until it ends, the client leaves, or the client is `dropped` as too slow.
 
-    A client that takes longer than half a minute for a piece is cut off, too: nothing is held for it.
+    A client that takes longer than half a minute for a piece is cut off, too: nothing is held for it. So is
+    one that is not let in any more: `admit` is asked again and again, and raises then.
     """
 
     media_type = "text/event-stream"
+    admit: Callable[[], object] | None = None
 
     def __init__(
         self, pieces: AsyncIterator[bytes], *, dropped: asyncio.Event, on_end: Callable[[], None]
@@ -68,6 +71,7 @@ class EventStream(Response):
             asyncio.create_task(self._send(send)),
             asyncio.create_task(_until_gone(receive)),
             asyncio.create_task(self._dropped.wait()),
+            asyncio.create_task(self._until_refused()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -85,6 +89,15 @@ class EventStream(Response):
             async with asyncio.timeout(_SEND_S_MAX):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _until_refused(self) -> None:
+        while True:
+            await asyncio.sleep(_ADMIT_S)
+            try:
+                if self.admit is not None:
+                    self.admit()
+            except PenstockError:
+                return
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -41,13 +41,15 @@ class Subscriber:
 
     async def next(self, timeout_s: float, *, most_bytes: int = 64 << 10) -> bytes | None:
         """What waits, up to a bound; nothing when time is up, None when there will be no more."""
-        if not self._pieces and not self.is_ended and not self.dropped.is_set():
+        if self._is_silent():
             self._news.clear()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._news.wait()
             except TimeoutError:
-                return b""
+                # What came in the same moment must not be passed over by who says that nothing came.
+                if self._is_silent():
+                    return b""
         if self.dropped.is_set() or (self.is_ended and not self._pieces):
             return None
         taken = [self._pieces.popleft()]
@@ -57,3 +59,6 @@ class Subscriber:
             size += len(taken[-1])
         self._size_bytes -= size
         return b"".join(taken)
+
+    def _is_silent(self) -> bool:
+        return not (self._pieces or self.is_ended or self.dropped.is_set())

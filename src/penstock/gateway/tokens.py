@@ -27,6 +27,7 @@ from penstock.log.settings import check_name
 Role = Literal["read", "write", "admin"]
 _FORM = re.compile(r"pst_([0-9a-f]{12})_([0-9a-f]{64})")
 _LOCK_S = 10.0
+_LASTS_US_MAX = 100 * 366 * 86_400_000_000  # a moment that a calendar has
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
 
@@ -85,6 +86,8 @@ class Tokens:
             raise BadOption(f"role {role!r}.", hint=f"choose one of {', '.join(get_args(Role))}")
         if lasts_us is not None and lasts_us <= 0:
             raise BadOption("a token that has expired already.", hint='say how long it lasts: "90 days"')
+        if lasts_us is not None and lasts_us > _LASTS_US_MAX:
+            raise BadOption("a token that lasts for more than a century.", hint="for ever: without --expires")
         identity, secret, now_us = secrets.token_hex(6), secrets.token_hex(32), self._now_us()
         expires_us = None if lasts_us is None else now_us + lasts_us
         token = Token(identity, name, role, now_us, expires_us, _hashed(secret))

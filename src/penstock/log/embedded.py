@@ -270,8 +270,12 @@ class EmbeddedLog(Forking):
 
     def open_producer(self, producer: str) -> ProducerPosition:
         settings.check_name("producer", producer)
-        self.ledger.new_epoch(producer)
-        return self.producer_position(producer)
+        epoch = self.ledger.new_epoch(producer)  # ours, also where somebody has taken over from us since
+        state = self.ledger.state(producer)
+        for share in state.shares:
+            with contextlib.suppress(UnknownTopic, BadOption):
+                self._topic(share.topic).partition(share.partition).await_shown()
+        return ProducerPosition(epoch, state.sequence, state.position)
 
     def close_producer(self, producer: str) -> None:
         pass  # an open producer is a record in the ledger, nothing more

@@ -120,6 +120,12 @@ class Partition:
                 self._lock.release()
         return head
 
+    def await_shown(self) -> None:
+        """Return when all that is committed can be read: who committed it may be on the way to showing it."""
+        if self.head().transaction:
+            with self.locked():
+                pass
+
     def is_deleted(self) -> bool:
         """Whether the topic is gone; faster than the head."""
         return self._head.has(DELETED)

@@ -168,7 +168,7 @@ class LogPort(Protocol):
         """
 
     def open_producer(self, producer: str) -> ProducerPosition:
-        """Take over a producer id. Older instances of it are fenced from now on.
+        """Take over a producer id. Older instances of it are fenced, and what they stored can be read.
 
         Only through this port can then be appended for it, until `close_producer`.
         """

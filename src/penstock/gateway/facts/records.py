@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from penstock.log.port import from_us
 from penstock.log.settings import SYSTEM_FIELDS
 from penstock.log.topic import Topic
 from penstock.places import offsets_of, parse_place
+
+T = TypeVar("T")
+_FURTHER = 8  # times as far back, while too little is found
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +73,45 @@ def page(app: App, name: str, wish: Wish, *, now: datetime, scanned_max: int, si
     topic = app.log.topic(name)
     where = filter.where(wish.where, columns_of(topic))
     bounds = topic.bounds()
-    ends = {number: end for number, (_, end) in bounds.items()}
     if wish.last is not None:
-        starts = {n: max(first, end - wish.last) for n, (first, end) in bounds.items()}
-        starts = _only(starts, wish.partition, name)
-        chosen = Chosen(wish.last, size_bytes_max, newest=True)
-    else:
-        starts = places_of(topic, wish.start, wish.partition, now=now)
-        chosen = Chosen(wish.limit, size_bytes_max)
+        return _newest(topic, wish.last, wish.partition, bounds, where, scanned_max, size_bytes_max)
+    ends = {number: end for number, (_, end) in bounds.items()}
+    starts = places_of(topic, wish.start, wish.partition, now=now)
+    chosen = Chosen(wish.limit, size_bytes_max)
     return _taken(topic, starts, ends, where, chosen, scanned_max=scanned_max)
+
+
+def _newest(
+    topic: Topic,
+    last: int,
+    partition: int | None,
+    bounds: dict[int, tuple[int, int]],
+    where: Where | None,
+    scanned_max: int,
+    size_bytes_max: int,
+) -> Page:
+    """The newest so many that are wanted: further back, until they are found or too many were looked at."""
+    bounds = _only(bounds, partition, topic.name)
+    ends = {number: end for number, (_, end) in bounds.items()}
+    width, most = last, max(last, scanned_max // len(bounds))
+    while True:
+        starts = {number: max(first, end - width) for number, (first, end) in bounds.items()}
+        chosen = Chosen(last, size_bytes_max, newest=True)
+        found = _taken(topic, starts, ends, where, chosen, scanned_max=scanned_max)
+        older = [number for number, (first, _) in bounds.items() if starts[number] > first]
+        if where is None or not older or width >= most:
+            return found
+        is_full = chosen.left_out or len(chosen.rows) == last
+        if is_full and _is_past(topic, chosen, {number: starts[number] for number in older}):
+            return found
+        width = min(most, width * _FURTHER)
+
+
+def _is_past(topic: Topic, chosen: Chosen, starts: dict[int, int]) -> bool:
+    """Whether all that lies before `starts` is older than what was chosen."""
+    batch, at, _ = chosen.rows[0]
+    oldest = batch.column("_timestamp")[at].as_py()
+    return all(topic.offset_of(number, oldest) >= start for number, start in starts.items())
 
 
 def places_of(topic: Topic, start: str, partition: int | None, *, now: datetime) -> dict[int, int]:
@@ -99,7 +132,7 @@ def places_of(topic: Topic, start: str, partition: int | None, *, now: datetime)
     return _only(places, partition, topic.name)
 
 
-def _only(places: dict[int, int], partition: int | None, name: str) -> dict[int, int]:
+def _only(places: dict[int, T], partition: int | None, name: str) -> dict[int, T]:
     if partition is None:
         return places
     if partition not in places:
@@ -121,6 +154,7 @@ class Chosen:
     newest: bool = False
     rows: deque[tuple[pa.RecordBatch, int, int]] = field(default_factory=deque)
     size_bytes: int = 0
+    left_out: bool = False  # there was no room for all
 
     def add(self, batch: pa.RecordBatch, at: int) -> None:
         size = batch.slice(at, 1).nbytes
@@ -128,6 +162,7 @@ class Chosen:
         self.size_bytes += size
         while self.newest and len(self.rows) > 1 and self._is_over:
             self.size_bytes -= self.rows.popleft()[2]
+            self.left_out = True
 
     @property
     def _is_over(self) -> bool:

@@ -91,17 +91,17 @@ async def reset(request: Request, group: str, topic: str, form: Form) -> Respons
 @routes.post("/queues/{name}/redrive", **needs("admin", body=True))
 async def redrive(request: Request, name: str, form: Form) -> Response:
     """Hand dead letters out again: all of them, or one, edited or not."""
-    site, id_ = site_of(request), _text(form, "id")
+    site, id_, died_us = site_of(request), _text(form, "id"), _text(form, "died_us")
     body = _text(form, "body") if "body" in form else None
-    count = await site.gateway.write(queues.redrive, site, name, id_=id_, body=body)
+    count = await site.gateway.write(queues.redrive, site, name, id_=id_, died_us=died_us, body=body)
     return HTMLResponse(site.fragment("redriven.html", name=name, count=count, verb="handed out again"))
 
 
 @routes.post("/queues/{name}/discard", **needs("admin", body=True))
 async def discard(request: Request, name: str, form: Form) -> Response:
     """Remove a dead letter for good."""
-    site = site_of(request)
-    count = await site.gateway.write(queues.discard, site, name, id_=_text(form, "id"))
+    site, id_, died_us = site_of(request), _text(form, "id"), _text(form, "died_us")
+    count = await site.gateway.write(queues.discard, site, name, id_=id_, died_us=died_us)
     return HTMLResponse(site.fragment("redriven.html", name=name, count=count, verb="removed"))
 
 

@@ -72,7 +72,8 @@ class Batches:
         return self.kept[-1] if self.kept else None
 
     def rate(self, now_us: int, over_s: float = 10.0) -> float:
-        """Records read per second, lately."""
+        """Records read per second, lately; by the last batch where one takes longer than that."""
+        over_s = max(over_s, self.newest.took_ms / 1_000 if self.newest else 0.0)
         recent = [batch for batch in self.kept if now_us - batch.at_us <= over_s * 1e6]
         return sum(batch.rows for batch in recent) / over_s
 

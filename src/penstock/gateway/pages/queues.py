@@ -100,13 +100,13 @@ def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
 
 
-def redrive(site: Site, name: str, *, id_: str, body: str | None) -> int:
-    """Publish dead letters anew: all, or the one of that id, with another body if one is given."""
+def redrive(site: Site, name: str, *, id_: str, died_us: str, body: str | None) -> int:
+    """Publish dead letters anew: all, or that one, with another body if one is given."""
     found = site.watcher.queueing.queue(name)
     if not id_:
         return found.redrive()
     edit = (lambda letter: _edited(letter, body)) if body is not None else None
-    return found.redrive(lambda letter: letter.id == id_, edit=edit, limit=1)
+    return found.redrive(lambda letter: _is_it(letter, id_, died_us), edit=edit, limit=1)
 
 
 def _edited(letter: DeadLetter, body: str) -> bytes:
@@ -119,6 +119,11 @@ def _edited(letter: DeadLetter, body: str) -> bytes:
     return body.encode()
 
 
-def discard(site: Site, name: str, *, id_: str) -> int:
+def discard(site: Site, name: str, *, id_: str, died_us: str) -> int:
     """Remove one dead letter for good."""
-    return site.watcher.queueing.queue(name).purge_dead(lambda letter: letter.id == id_)
+    return site.watcher.queueing.queue(name).purge_dead(lambda letter: _is_it(letter, id_, died_us))
+
+
+def _is_it(letter: DeadLetter, id_: str, died_us: str) -> bool:
+    """Whether it is the one that was chosen. Programs give ids, and may give one twice."""
+    return letter.id == id_ and died_us in ("", str(to_us(letter.at) if letter.at else None))

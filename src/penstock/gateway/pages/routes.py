@@ -80,6 +80,10 @@ async def _changes(request: Request, site: Site, path: str, role: str) -> AsyncI
         yield "retry: 2000\n\n"
         while not site.gateway.ended and not await request.is_disconnected():
             try:
+                site.gateway.guard.admit(request, "read")
+            except PenstockError:  # its token is not good any more: it comes back, and is told so
+                return
+            try:
                 parts, at_us = await site.gateway.read(_parts, site, path, role)
             except PenstockError as error:
                 yield _event("trouble", {"message": error.message})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Body, Path
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.gateway.facts import queues
@@ -20,6 +21,9 @@ from penstock.gateway.routing import Routes, Served, needs
 from penstock.gateway.wishes import Limit
 from penstock.log.json_rows import to_json
 from penstock.log.port import from_us
+
+if TYPE_CHECKING:
+    from penstock.queue.delivery import Delivery
 
 routes = Routes("queues")
 _LOOK_AGAIN_S = 0.05
@@ -144,13 +148,18 @@ async def publish(gateway: Served, queue: QueueName, publishing: Publishing) -> 
     **needs("write", 409, body=True),
 )
 async def get(
-    gateway: Served, queue: QueueName, getting: Annotated[Getting, Body(default_factory=Getting)]
+    request: Request,
+    gateway: Served,
+    queue: QueueName,
+    getting: Annotated[Getting, Body(default_factory=Getting)],
 ) -> Response:
     """Up to `limit` messages. One that is not settled by its receipt comes again after five minutes."""
     deadline = time.monotonic() + min(getting.wait_s, gateway.limits.wait_s)
     found = await _taken(gateway, queue, getting.limit)
     while not found and time.monotonic() < deadline:
         await asyncio.sleep(_LOOK_AGAIN_S)
+        if await request.is_disconnected():  # else the next message would go to nobody, for five minutes
+            break
         found = await _taken(gateway, queue, getting.limit)
     return Json(HandedList(tuple(found)))
 
@@ -172,7 +181,7 @@ async def _taken(gateway: Gateway, queue: str, limit: int) -> list[Handed]:
 )
 async def ack(gateway: Served, queue: QueueName, receipt: Receipt) -> None:
     """Done: the message is gone. 409 when its lease had ended."""
-    await gateway.write(lambda: gateway.handed.settled(queue, receipt).ack())
+    await gateway.write(gateway.handed.settle, queue, receipt, lambda delivery: delivery.ack())
 
 
 @routes.post(
@@ -188,9 +197,11 @@ async def nack(
     refusing: Annotated[Refusing, Body(default_factory=Refusing)],
 ) -> None:
     """Not done: it is delivered again, or a dead letter after the last attempt."""
-    await gateway.write(
-        lambda: gateway.handed.settled(queue, receipt).nack(refusing.reason, delay=refusing.delay_s)
-    )
+
+    def deed(delivery: Delivery) -> None:
+        delivery.nack(refusing.reason, delay=refusing.delay_s)
+
+    await gateway.write(gateway.handed.settle, queue, receipt, deed)
 
 
 @routes.post(
@@ -206,7 +217,9 @@ async def reject(
     refusing: Annotated[Refusing, Body(default_factory=Refusing)],
 ) -> None:
     """Cannot be done: a dead letter at once."""
-    await gateway.write(lambda: gateway.handed.settled(queue, receipt).reject(refusing.reason))
+    await gateway.write(
+        gateway.handed.settle, queue, receipt, lambda delivery: delivery.reject(refusing.reason)
+    )
 
 
 @routes.post(

@@ -178,8 +178,8 @@ async def _later(gateway: Gateway, topic: str, wish: Wish, found: Page, wait_s: 
     channel = gateway.channels.use(key, opened)
     try:
         async with asyncio.timeout(wait_s):
-            await channel.begun()
             while not found.records:
+                await channel.begun()  # raises what it has failed with meanwhile: no more would come
                 changed = channel.changed
                 found = await tailing.page(
                     gateway, topic, Wish(found.next, wish.partition, wish.where, wish.limit)

@@ -211,9 +211,12 @@ async def _changes(gateway: Gateway, name: str, text: str | None, last: str | No
         missed, places = await gateway.scan(_since, gateway, name, wanted, last)
     return gateway.channels.answer(
         ("feed", name, text),
-        lambda: FeedTail(gateway.app, name, where=wanted, rows_max=gateway.limits.feed_rows),
+        lambda: FeedTail(
+            gateway.app, name, where=wanted,
+            rows_max=gateway.limits.feed_rows, bytes_max=gateway.limits.feed_bytes,
+        ),
         lambda channel, subscriber: _pieces(gateway, channel, subscriber, missed, places),
-    )
+    )  # fmt: skip
 
 
 def _since(gateway: Gateway, name: str, wanted: Wanted, last: str) -> tuple[list[bytes], dict[int, int]]:

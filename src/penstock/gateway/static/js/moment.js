@@ -1,6 +1,7 @@
 // The slider: the view as it was at any past moment. Parts of the page are fetched as they were then.
 import { moveTo, put } from "./live.js";
 
+const AGAIN_MS = 1000;
 let asked = 0;
 let timer = 0;
 
@@ -10,8 +11,12 @@ function said(ms) {
 
 async function show(path) {
   const number = ++asked;
-  const answer = await fetch(`/parts?path=${encodeURIComponent(path)}`);
-  if (!answer.ok || number !== asked) return;
+  const answer = await fetch(`/parts?path=${encodeURIComponent(path)}`).catch(() => null);
+  if (number !== asked) return;
+  if (!answer?.ok) {
+    setTimeout(() => number === asked && show(path), AGAIN_MS); // else old rows would stand under another moment
+    return;
+  }
   for (const [id, html] of Object.entries(await answer.json())) {
     const part = document.getElementById(id);
     if (part) put(part, html);
