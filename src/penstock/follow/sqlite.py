@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock import fork
 from penstock.errors import BadOption, DiskFull, LockTimeout, StorageError
 from penstock.follow.cells import as_text, from_text, is_text, values_of, whole
 from penstock.follow.changes import Changed, changed
@@ -37,6 +38,7 @@ from penstock.follow.store import (
     unwatched,
 )
 from penstock.follow.table import ROWS_SUFFIX, WINDOW_END, TableSpec
+from penstock.fork import Forking
 from penstock.schema import ArrowArray, ArrowType
 
 _BUSY_S = 5.0
@@ -130,14 +132,15 @@ class SQLiteStore:
         self._reader.close()
 
 
-class _Connection:
-    """One SQLite connection, opened when it is needed; a transaction holds it."""
+class _Connection(Forking):
+    """One SQLite connection, opened when it is needed; a transaction holds it, and holds up a fork."""
 
     def __init__(self, path: Path, busy_s: float) -> None:
         self._path, self._busy_s = path, busy_s
         self._mutex = threading.Lock()
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        fork.tell(self)
 
     @contextmanager
     def transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
@@ -180,6 +183,17 @@ class _Connection:
         if self._db:
             self._db.close()
         self._db = None
+
+    def before_fork(self) -> None:
+        # SQLite's locks do not survive a fork, and with a connection open on both sides commits get lost.
+        self._mutex.acquire()
+        self._forget()
+
+    def after_fork_in_parent(self) -> None:
+        self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        self._mutex = threading.Lock()
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
