@@ -76,6 +76,22 @@ def test_what_is_deleted_meanwhile_is_left_out(filled: Command) -> None:
     assert [info.topic for info in look.groups] == ["page_views"]
 
 
+def test_a_topic_that_cannot_be_read_hides_no_other(filled: Command) -> None:
+    with ps.open_log(filled.home) as log:
+        log.create_topic("broken", "n BIGINT").append({"n": 1})
+    partition = filled.home / "topics" / "broken" / "0"
+    (segment,) = partition.glob("*.arrows")
+    segment.unlink()
+    (partition / "manifest.json").write_text("{")
+    (told,) = filled.lines("top", "--once", "--every", "100 ms")
+    assert [(topic["topic"], topic["records"]) for topic in told["topics"]] == [
+        ("broken", 0),
+        ("page_views", 7),
+    ]
+    assert told["topics"][0]["error"]["type"] == "SegmentMissing"
+    assert "cannot be read" in filled("top", "--once", "--every", "100 ms").stdout
+
+
 def test_a_place_without_a_log_is_refused(cli: Command, tmp_path: Path) -> None:
     assert cli("top", "--once").exit_code == 2
     assert not cli.home.exists()

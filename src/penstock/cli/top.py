@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock import errors
 from penstock.cli import output, words
 from penstock.cli.session import AsJson, Home, Session
 from penstock.clock import duration_ms
-from penstock.errors import UnknownGroup, UnknownQueue, UnknownTopic
+from penstock.errors import Damaged, StorageError, UnknownGroup, UnknownQueue, UnknownTopic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,6 +37,7 @@ class TopicLook:
     topic: str
     records: int
     per_second: float
+    error: dict[str, Any] | None = None  # why it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,15 @@ def top(
             _live(looks)
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How many records a topic has, and had ever."""
+
+    records: int = 0
+    ever: int = 0
+    error: dict[str, Any] | None = None
+
+
 def _looks(log: Log, home: Path | None, every_s: float) -> Iterator[Look]:
     """Without end; each with rates since the one before, so the first one takes a moment."""
     before, then = _ends(log), time.monotonic()
@@ -84,30 +95,28 @@ def _looks(log: Log, home: Path | None, every_s: float) -> Iterator[Look]:
         before, then = ends, now
 
 
-def _ends(log: Log) -> dict[str, tuple[int, int]]:
-    """Of each topic: how many records it has, and had ever."""
-    found: dict[str, tuple[int, int]] = {}
+def _ends(log: Log) -> dict[str, _End]:
+    found: dict[str, _End] = {}
     for name in log.topics():
         try:
             bounds = log.topic(name).bounds().values()
         except UnknownTopic:  # it was deleted meanwhile
             continue
-        found[name] = sum(end - start for start, end in bounds), sum(end for _, end in bounds)
+        except (Damaged, StorageError) as error:  # the others can be looked at all the same
+            found[name] = _End(error=errors.as_object(error))
+            continue
+        found[name] = _End(sum(end - start for start, end in bounds), sum(end for _, end in bounds))
     return found
 
 
 def _look(
-    log: Log,
-    home: Path | None,
-    before: dict[str, tuple[int, int]],
-    ends: dict[str, tuple[int, int]],
-    seconds: float,
+    log: Log, home: Path | None, before: dict[str, _End], ends: dict[str, _End], seconds: float
 ) -> Look:
     from penstock.app.published import all_under
 
     topics = tuple(
-        TopicLook(name, records, max(ever - before.get(name, (0, 0))[1], 0) / seconds)
-        for name, (records, ever) in ends.items()
+        TopicLook(name, end.records, max(end.ever - before.get(name, _End()).ever, 0) / seconds, end.error)
+        for name, end in ends.items()
     )
     groups = tuple(_groups(log))
     apps = all_under(home) if home is not None else {}
@@ -117,7 +126,7 @@ def _look(
 
 def _groups(log: Log) -> Iterator[GroupInfo]:
     for group, topic in log.groups():
-        with suppress(UnknownTopic, UnknownGroup):  # deleted meanwhile
+        with suppress(UnknownTopic, UnknownGroup, Damaged):  # deleted meanwhile, or told as a topic
             yield log.group(group, topic)
 
 
@@ -204,8 +213,14 @@ def _section(name: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -
 def _topic_rows(look: Look) -> list[tuple[str, ...]]:
     """The busiest first; what Penstock notes for itself is left out."""
     own = [topic for topic in look.topics if not topic.topic.endswith(_INTERNAL)]
-    own.sort(key=lambda topic: (-topic.per_second, topic.topic))
-    return [(output.escape(t.topic), words.count(t.records), f"{t.per_second:,.0f}") for t in own]
+    own.sort(key=lambda topic: (topic.error is None, -topic.per_second, topic.topic))
+    return [(output.escape(topic.topic), *_topic_cells(topic)) for topic in own]
+
+
+def _topic_cells(topic: TopicLook) -> tuple[str, str]:
+    if topic.error is not None:
+        return "[red]cannot be read[/]", "[dim]penstock doctor[/]"
+    return words.count(topic.records), f"{topic.per_second:,.0f}"
 
 
 def _group_rows(look: Look) -> list[tuple[str, ...]]:

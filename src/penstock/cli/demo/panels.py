@@ -173,7 +173,6 @@ def _percentile(values: list[float], percent: float) -> float | None:
 
 
 def summary(play: Play, proof: Proof) -> list[Any]:
-    verdict = "[bold green]All of it holds.[/]" if proof.holds else "[bold red]Not all of it holds.[/]"
     return [
         "",
         "[bold]Compared with what the log holds:[/]",
@@ -181,8 +180,16 @@ def summary(play: Play, proof: Proof) -> list[Any]:
         "",
         output.facts(_figures(play, proof)),
         "",
-        verdict,
+        _verdict(proof),
     ]
+
+
+def _verdict(proof: Proof) -> str:
+    if not proof.holds:
+        return "[bold red]Not all of it holds.[/]"
+    if proof.cut_short:
+        return "[bold green]What there was holds[/]; it was stopped before every query had begun."
+    return "[bold green]All of it holds.[/]"
 
 
 def _claims(play: Play, proof: Proof) -> Iterable[tuple[bool, str]]:
