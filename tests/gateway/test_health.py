@@ -197,3 +197,19 @@ def test_a_view_whose_batches_take_long_reads_all_the_time() -> None:
     known.kept.append(batches.Batch(0, 1, stored_us, 28_000, 5, 0, 40_000, None, ("page_views",), None))
     assert known.rate(now_us) == 700
     assert known.rate(now_us + 60_000_000) == 0
+
+
+def test_many_views_that_are_behind_are_one_line_at_a_glance(app: ps.App) -> None:
+    _counted(app)
+    look = Watcher(app).look()
+    (like, *_) = look.views.values()
+    slow = {
+        f"v{n}": replace(like, name=f"v{n}", standing="behind", lag_s=float(n), lag_records=10 * n)
+        for n in range(1, 5)
+    }
+    two = dict(list(slow.items())[:2])
+    assert [need.about for need in health.at_a_glance(replace(look, views=two))] == ["v1", "v2"]
+    (need,) = health.at_a_glance(replace(look, views=slow))
+    assert (need.text, need.href) == ("4 of 4 views are behind", "/views")
+    assert need.why == "v4 the most: 4.0 s, 40 records."
+    assert len(health.needs(replace(look, views=slow))) == 4  # on the page of alerts each has its own line

@@ -12,6 +12,7 @@ from penstock.gateway.pages.look import Look, ViewLook
 
 LAG_S = 60.0  # a group that is further behind needs somebody
 COPY_RECORDS = 1_000  # and a copy that lacks more than this
+_TOGETHER = 3  # views that are behind, told in one line
 
 Colour = Literal["flow", "final", "open", "late", "fail", "revise"]
 
@@ -164,6 +165,20 @@ def needs(look: Look) -> tuple[Need, ...]:
         found += [*_of_view(each), *_of_rows(each, look)]
     found += [*_of_groups(look), *_of_queues(look)]
     return tuple(sorted(found, key=lambda need: (not need.blocks, need.colour != "fail")))
+
+
+def at_a_glance(look: Look) -> tuple[Need, ...]:
+    """Many views that are behind have one reason, and would hide what else there is."""
+    every = needs(look)
+    behind = [need for need in every if need.kind == "behind"]
+    if len(behind) < _TOGETHER:
+        return every
+    slow = [view for view in look.views.values() if view.standing == "behind"]
+    worst = max(slow, key=lambda view: view.lag_s)
+    why = f"{worst.name} the most: {words.span(worst.lag_s)}, {words.count(worst.lag_records, 'record')}."
+    text = f"{len(slow)} of {len(look.views)} views are behind"
+    together = Need("behind", "views", "late", text, why, "Look", url("views"))
+    return tuple(together if need is behind[0] else need for need in every if need not in behind[1:])
 
 
 def _log(look: Look) -> Iterator[Need]:

@@ -13,7 +13,7 @@ from penstock.gateway.pages.site import Site
 def overview(site: Site, look: Look, asked: Asked) -> Page:
     facts = {
         "sentence": health.overview(look),
-        "needs": health.needs(look),
+        "needs": health.at_a_glance(look),
         "graph": graph_of(look),
     }
     return Page("overview.html", site.app.name, facts)
