@@ -6,6 +6,8 @@ import httpx
 import pytest
 from tests.gateway.served import Served
 
+from penstock.gateway.pages import tables
+
 ROWS = [{"user_id": 7, "page": "/"}, {"user_id": 700, "page": "/cart"}, {"user_id": 701, "page": "it's <b>"}]
 
 
@@ -57,3 +59,14 @@ def test_rows_of_a_table_are_chosen_also_if_there_are_none(filled: Served) -> No
     none = _page(filled, "/tables/users", "city=Paris")
     assert none.status_code == 200
     assert "no rows like that" in none.text
+
+
+@pytest.mark.parametrize("bound", ["_RECORDS_MAX", "_BYTES_MAX"])
+def test_a_table_that_is_too_large_for_a_page_is_not_read(
+    filled: Served, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, bound, 1)
+    told = filled.http.get("/tables/users").text
+    assert "Ann" not in told
+    assert "more versions than a page reads" in told
+    assert "penstock subscribe APP users --for 0" in told
