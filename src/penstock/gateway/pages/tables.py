@@ -63,6 +63,6 @@ def table(site: Site, look: Look, asked: Asked) -> Page:
 
 
 def _is_small(parts: list[PartitionFacts]) -> bool:
-    """Whether all its versions can be held while a page is made; a log on servers does not tell their size."""
+    """Whether all its versions can be held while a page is made. Servers do not tell their size."""
     size = sum(part.bytes or 0 for part in parts)
     return sum(part.records for part in parts) <= _RECORDS_MAX and size <= _BYTES_MAX
