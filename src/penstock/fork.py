@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
 
 
 class Forking:
@@ -22,6 +26,34 @@ class Forking:
 
     def after_fork_in_child(self) -> None:
         """Before anything else runs in the child."""
+
+
+class Connected(Forking):
+    """Has one connection to SQLite, used with `_mutex` held, and none while the process forks.
+
+    SQLite's locks do not survive a fork, and with a connection open on both sides commits get lost.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._db: sqlite3.Connection | None = None
+        tell(self)
+
+    def close(self) -> None:
+        with self._mutex:
+            if self._db is not None:
+                self._db.close()
+            self._db = None
+
+    def before_fork(self) -> None:
+        self._mutex.acquire()
+        self.close()
+
+    def after_fork_in_parent(self) -> None:
+        self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        self._mutex = threading.RLock()
 
 
 _forking = threading.Lock()  # from before a fork until after it

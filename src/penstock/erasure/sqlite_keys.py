@@ -17,16 +17,14 @@ import hmac
 import os
 import sqlite3
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock import fork
 from penstock.erasure.cipher import Key, check_cryptography, new_key
 from penstock.errors import DiskFull, LockTimeout, StorageError, UnknownSubject
-from penstock.fork import Forking
+from penstock.fork import Connected
 
 NAME = "keys.db"
 _BUSY_S = 30.0
@@ -40,16 +38,14 @@ CREATE TABLE IF NOT EXISTS forgotten (
 """
 
 
-class SqliteKeys(Forking):
+class SqliteKeys(Connected):
     """The KeyStore port. Thread-safe; nothing is created before the first key is."""
 
     def __init__(self, path: Path, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
+        super().__init__()
         self.path = path
         self._now_us = now_us
-        self._mutex = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
         self._secret = b""
-        fork.tell(self)
 
     # ---- keys ---------------------------------------------------------------------------------------
 
@@ -167,7 +163,7 @@ class SqliteKeys(Forking):
             ) from error
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
+        if self._db is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not self.path.exists():
                 _create(self.path)
@@ -177,24 +173,8 @@ class SqliteKeys(Forking):
             except sqlite3.Error:
                 db.close()
                 raise
-            self._connection = db
-        return self._connection
-
-    def close(self) -> None:
-        with self._mutex:
-            if self._connection:
-                self._connection.close()
-            self._connection = None
-
-    def before_fork(self) -> None:
-        self._mutex.acquire()
-        self.close()  # SQLite's locks do not survive a fork
-
-    def after_fork_in_parent(self) -> None:
-        self._mutex.release()
-
-    def after_fork_in_child(self) -> None:
-        self._mutex = threading.RLock()
+            self._db = db
+        return self._db
 
 
 def _create(path: Path) -> None:

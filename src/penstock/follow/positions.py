@@ -7,15 +7,13 @@ and under the same key, whatever has come since.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock import fork
 from penstock.errors import Contended, StorageError
 from penstock.follow.store import Progress
-from penstock.fork import Forking
+from penstock.fork import Connected
 
 _BUSY_S = 5.0
 _TABLE = """
@@ -26,14 +24,12 @@ CREATE TABLE IF NOT EXISTS positions (
 _THESE = "topic = ? AND target = ? AND topic_id = ?"
 
 
-class Positions(Forking):
+class Positions(Connected):
     """Thread-safe. What was noted survives the death of the process."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._mutex = threading.Lock()
-        self._db: sqlite3.Connection | None = None
-        fork.tell(self)
 
     def progress(self, topic: str, target: str, topic_id: str) -> Progress | None:
         statement = f"SELECT partition, next_offset FROM positions WHERE {_THESE}"
@@ -86,26 +82,6 @@ class Positions(Forking):
     def forget(self, topic: str, target: str) -> None:
         with self._opened() as db:
             db.execute("DELETE FROM positions WHERE topic = ? AND target = ?", (topic, target))
-
-    def close(self) -> None:
-        with self._mutex:
-            self._close()
-
-    def _close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-        self._db = None
-
-    def before_fork(self) -> None:
-        # SQLite's locks do not survive a fork, and with a connection open on both sides commits get lost.
-        self._mutex.acquire()
-        self._close()
-
-    def after_fork_in_parent(self) -> None:
-        self._mutex.release()
-
-    def after_fork_in_child(self) -> None:
-        self._mutex = threading.Lock()
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import json
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import fork
 from penstock.errors import BadOption, DiskFull, LockTimeout, StorageError
 from penstock.follow.cells import as_text, from_text, is_text, values_of, whole
 from penstock.follow.changes import Changed, changed
@@ -38,7 +36,7 @@ from penstock.follow.store import (
     unwatched,
 )
 from penstock.follow.table import ROWS_SUFFIX, WINDOW_END, TableSpec
-from penstock.fork import Forking
+from penstock.fork import Connected
 from penstock.schema import ArrowArray, ArrowType
 
 _BUSY_S = 5.0
@@ -132,15 +130,13 @@ class SQLiteStore:
         self._reader.close()
 
 
-class _Connection(Forking):
+class _Connection(Connected):
     """One SQLite connection, opened when it is needed; a transaction holds it, and holds up a fork."""
 
     def __init__(self, path: Path, busy_s: float) -> None:
+        super().__init__()
         self._path, self._busy_s = path, busy_s
-        self._mutex = threading.Lock()
-        self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
-        fork.tell(self)
 
     @contextmanager
     def transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
@@ -155,13 +151,9 @@ class _Connection(Forking):
                     db.execute("ROLLBACK")
                 raise
 
-    def close(self) -> None:
-        with self._mutex:
-            self._forget()
-
     def _opened(self) -> sqlite3.Connection:
         if self._db is not None and self._file != _file_id(self._path):
-            self._forget()  # somebody deleted or replaced the file: what is written to the old one is lost
+            self.close()  # somebody deleted or replaced the file: what is written to the old one is lost
         if self._db is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             there = _file_id(self._path)  # one that is put in its place while it is opened is another one
@@ -179,22 +171,6 @@ class _Connection(Forking):
             self._db, self._file = db, there or _file_id(self._path)
         return self._db
 
-    def _forget(self) -> None:
-        if self._db:
-            self._db.close()
-        self._db = None
-
-    def before_fork(self) -> None:
-        # SQLite's locks do not survive a fork, and with a connection open on both sides commits get lost.
-        self._mutex.acquire()
-        self._forget()
-
-    def after_fork_in_parent(self) -> None:
-        self._mutex.release()
-
-    def after_fork_in_child(self) -> None:
-        self._mutex = threading.Lock()
-
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
         try:
@@ -205,7 +181,7 @@ class _Connection(Forking):
                 raise LockTimeout(str(self._path), waited_s=self._busy_s) from error
             if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) == errno.ENOSPC:
                 raise DiskFull(self._path) from error
-            self._forget()
+            self.close()
             raise StorageError(
                 f"{self._path}: {error}.",
                 hint="check the disk; the file, with its -wal and -shm, may be deleted: it is copied again",

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock import fork
 from penstock.clock import Clock
 from penstock.errors import BadOption, Contended, DiskFull, LockTimeout, NotOwner, StorageError
-from penstock.fork import Forking
+from penstock.fork import Connected
 from penstock.log.balance import balanced
 from penstock.log.disk import RealLock
 from penstock.log.port import Assignment, MemberInfo, Owned
@@ -44,14 +42,12 @@ CREATE TABLE IF NOT EXISTS holds (
 """
 
 
-class GroupStore(Forking):
+class GroupStore(Connected):
     """Thread-safe; one object per process."""
 
     def __init__(self, path: Path, clock: Clock, boot_id: str) -> None:
+        super().__init__()
         self._path, self._clock, self._boot = path, clock, boot_id
-        self._mutex = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        fork.tell(self)
 
     # ---- commits ---------------------------------------------------------------------------
 
@@ -315,7 +311,7 @@ class GroupStore(Forking):
             raise StorageError(f"{self._path}: {error}.", hint="check the disk, or restore it") from error
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
+        if self._db is None:
             db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             try:
                 db.execute("PRAGMA journal_mode=WAL")
@@ -323,25 +319,8 @@ class GroupStore(Forking):
             except sqlite3.Error:
                 db.close()
                 raise
-            self._connection = db
-        return self._connection
-
-    def close(self) -> None:
-        with self._mutex:
-            if self._connection:
-                self._connection.close()
-            self._connection = None
-
-    def before_fork(self) -> None:
-        # SQLite's locks do not survive a fork, and with a connection open on both sides commits get lost.
-        self._mutex.acquire()
-        self.close()
-
-    def after_fork_in_parent(self) -> None:
-        self._mutex.release()
-
-    def after_fork_in_child(self) -> None:
-        self._mutex = threading.RLock()
+            self._db = db
+        return self._db
 
 
 class GroupMember:

@@ -17,7 +17,7 @@ from eventsourcing.sqlite import (
 )
 
 from penstock import fork
-from penstock.fork import Forking
+from penstock.fork import Connected, Forking
 from penstock.sourcing.failures import LOCK_S, told
 from penstock.sourcing.store import Listed
 
@@ -111,16 +111,14 @@ class _Datastore(SQLiteDatastore, Forking):
         self._changed = threading.Condition()
 
 
-class SQLiteWaker(Forking):
+class SQLiteWaker(Connected):
     """Looks at a counter in the file's shared memory, which takes microseconds; seldom when nothing comes."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._mutex = threading.Lock()
-        self._db: sqlite3.Connection | None = None
         self._version = -1  # so that the first look finds something new
         self._since = time.monotonic()
-        fork.tell(self)
 
     def wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -138,22 +136,3 @@ class SQLiteWaker(Forking):
                     self._path, timeout=LOCK_S, isolation_level=None, check_same_thread=False
                 )
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
-
-    def close(self) -> None:
-        with self._mutex:
-            self._close()
-
-    def _close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-        self._db = None
-
-    def before_fork(self) -> None:
-        self._mutex.acquire()
-        self._close()
-
-    def after_fork_in_parent(self) -> None:
-        self._mutex.release()
-
-    def after_fork_in_child(self) -> None:
-        self._mutex = threading.Lock()
