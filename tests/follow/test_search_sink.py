@@ -22,7 +22,7 @@ def titled(log: ps.Log) -> tuple[ps.Topic, TableSpec]:
 
 
 def ids(folder: Path, query: str) -> list[int]:
-    return [hit.row["id"] for hit in search(folder, "books", query, limit=10)[0]]
+    return sorted(hit.row["id"] for hit in search(folder, "books", query, limit=10)[0])
 
 
 def test_only_the_columns_asked_for_are_searched(titled: tuple[ps.Topic, TableSpec], tmp_path: Path) -> None:
@@ -76,3 +76,22 @@ def test_a_folder_of_somebody_else_is_left_alone(titled: tuple[ps.Topic, TableSp
         Follower(topic, sink, spec).step(timeout_s=0)
     assert (tmp_path / "books" / "notes.txt").read_text() == "mine"
     sink.close()
+
+
+def test_what_a_commit_that_was_killed_has_left_stops_nobody(log: ps.Log, tmp_path: Path) -> None:
+    """Its files have the names that those of the next one get."""
+    topic, spec = changelog(log, "books", "id BIGINT, title STRING", ("id",))
+    segments = 8
+    for first in range(segments):
+        topic.append([upsert(id=first * 10 + n, title="Dune") for n in range(10)])
+        sink = SearchSink(tmp_path)
+        Follower(topic, sink, spec).step(timeout_s=0)
+        sink.close()
+    before = (tmp_path / "books" / "meta.json").read_bytes()
+    topic.append([upsert(id=first * 10, title="Emma") for first in range(segments)])
+    for _ in range(2):
+        sink = SearchSink(tmp_path)
+        assert Follower(topic, sink, spec).step(timeout_s=0) == segments
+        sink.close()
+        assert ids(tmp_path, "emma") == sorted(first * 10 for first in range(segments))
+        (tmp_path / "books" / "meta.json").write_bytes(before)  # the last that is written

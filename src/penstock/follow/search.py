@@ -76,6 +76,8 @@ class SearchSink:
             schema = _schema(fields)
             index = tantivy.Index.open(str(self._folder(spec.name)))
             writer = index.writer(_HEAP_BYTES, 1)
+            # What one that was killed had written of its next commit has the names that ours would get.
+            writer.garbage_collect_files()
             self._open[spec.name] = _Open(index, writer, schema, fields, changelog_id)
             return found.held.progress
 
