@@ -10,6 +10,7 @@ where it cannot be read, an error's number below 0.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import subprocess
@@ -77,7 +78,7 @@ def _answer(path: bytes, out: IO[bytes]) -> None:
                 out.write(_LENGTH.pack(len(piece)) + piece)
         out.write(_LENGTH.pack(0))
     except OSError as error:
-        out.write(_LENGTH.pack(-(error.errno or 5)))
+        out.write(_LENGTH.pack(-(error.errno or errno.EIO)))
     out.flush()
 
 
