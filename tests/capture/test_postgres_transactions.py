@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.capture.test_pgoutput import insert
 
-from penstock.capture import postgres_transactions
+from penstock.capture import postgres_source, postgres_transactions
 from penstock.capture.pgoutput import Relation
 from penstock.capture.postgres_catalog import Form
 from penstock.capture.postgres_connection import HEADER_BYTES
@@ -36,6 +36,25 @@ def begin(lsn: int, xid: int) -> bytes:
 def commit(lsn: int) -> bytes:
     """Ends right behind `lsn`."""
     return frame(b"C" + struct.pack("!BQQq", 0, lsn, lsn + 1, 0))
+
+
+class Arriving:
+    """A stream of which each read finds what came meanwhile."""
+
+    passed = 0
+
+    def __init__(self, *reads: list[bytes]) -> None:
+        self.reads = list(reads)
+
+    def read(self, count: int) -> list[bytes]:
+        found = self.reads.pop(0)
+        assert len(found) <= count
+        return found
+
+
+def many(xid: int) -> list[bytes]:
+    inserts = [frame(insert(str(number))) for number in range(600)]
+    return [begin(xid * 10, xid), *inserts, commit(xid * 10)]
 
 
 def fed(transactions: Transactions, *frames: bytes) -> Transactions:
@@ -113,3 +132,22 @@ def test_another_form_of_the_table_cuts_its_changes() -> None:
         (("id",), 1),
         (("other",), 2),
     ]
+
+
+def test_while_much_comes_a_step_waits_for_more() -> None:
+    stream, transactions = Arriving(many(5), [], many(6), [], [], many(7)), collecting()
+    postgres_source._fill(stream, transactions, 20_000)  # type: ignore[arg-type]
+    assert (transactions.count, len(stream.reads)) == (1_200, 1)
+
+
+def test_a_single_commit_waits_for_nothing() -> None:
+    one = [begin(50, 5), frame(insert("1")), commit(50)]
+    stream, transactions = Arriving(one, [], many(6)), collecting()
+    postgres_source._fill(stream, transactions, 20_000)  # type: ignore[arg-type]
+    assert (transactions.count, len(stream.reads)) == (1, 1)
+
+
+def test_a_step_that_is_full_is_taken_while_more_comes() -> None:
+    stream, transactions = Arriving(many(5), many(6), many(7)), collecting()
+    postgres_source._fill(stream, transactions, 1_000)  # type: ignore[arg-type]
+    assert (transactions.count, len(stream.reads)) == (1_200, 1)

@@ -47,6 +47,8 @@ EVERY_TABLE = "*"
 _TURN_S = 0.2
 _AGAIN_S = 0.02  # between looks whether the next chunk of a snapshot can be had
 _AT_ONCE = 1_000  # messages
+_MANY = 500  # changes: where there are so many, more will come
+_GATHER_S, _PAUSE_S = 0.05, 0.005
 _BUSY_S = 15.0  # a connection that was cut may hold the slot a little longer
 
 
@@ -340,11 +342,20 @@ class PostgresSource:
 
 
 def _fill(stream: Stream, transactions: Transactions, step_rows: int) -> None:
-    """Reads what is here already; but what comes may be nothing of ours, for long."""
-    until = time.monotonic() + _TURN_S
-    while transactions.count < step_rows and time.monotonic() < until:
+    """Reads what is here already; but what comes may be nothing of ours, for long.
+
+    While much comes it waits for more: larger steps are less work for us, and a server that need not wake
+    anybody for each of its messages sends more of them.
+    """
+    began, has_waited = time.monotonic(), False
+    while transactions.count < step_rows and (took_s := time.monotonic() - began) < _TURN_S:
         frames = stream.read(_AT_ONCE)
         transactions.feed(frames)
         transactions.passed(stream.passed)
-        if not frames:
+        if frames:
+            has_waited = False
+        elif has_waited or transactions.count < _MANY or took_s > _GATHER_S:
             return
+        else:
+            time.sleep(_PAUSE_S)
+            has_waited = True
