@@ -502,6 +502,36 @@ def test_tables_that_would_share_a_topic_are_refused(log: ps.Log, path: Path, db
         caught_up(log, "shop", source(path))
 
 
+def test_records_of_a_program_are_not_mixed_with_rows_of_a_table(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    theirs = log.create_topic("shop.users", "id BIGINT", partitions=2)
+    theirs.append({"id": 7})
+    db.execute("INSERT INTO users (id) VALUES (1)")
+    with pytest.raises(ps.BadOption, match=r'would be in topic "shop\.users", which has records') as refused:
+        caught_up(log, "shop", source(path))
+    assert "penstock topic delete shop.users" in str(refused.value.hint)
+    assert list(log.topic("shop.users").rows()) == [{"id": 7}]
+    caught_up(log, "other", SQLiteSource(path, name="other"))
+    assert len(rows_in_log(log, "other.users")) == 1
+
+
+def test_rows_of_two_captures_are_not_mixed(log: ps.Log, tmp_path: Path) -> None:
+    """Where a name ends and the next one begins cannot be seen in a topic's."""
+    sources = {}
+    for name, table in (("shop", "x.y"), ("shop.x", "y")):
+        path = tmp_path / f"{name}.db"
+        with closing(sqlite3.connect(path)) as db:
+            db.execute(f'CREATE TABLE "{table}" (id INTEGER PRIMARY KEY)')
+            db.execute(f'INSERT INTO "{table}" VALUES ({len(name)})')
+            db.commit()
+        sources[name] = SQLiteSource(path, name=name)
+    caught_up(log, "shop", sources["shop"])
+    with pytest.raises(ps.BadOption, match=r'capture "shop\.x" has not stored'):
+        caught_up(log, "shop.x", sources["shop.x"])
+    assert rows_in_log(log, "shop.x.y") == [(4,)]
+
+
 def test_large_rows(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
     caught_up(log, "shop", source(path))
     db.execute("INSERT INTO users (id, name, photo) VALUES (1, ?, ?)", ("x" * 3_000_000, b"y" * 3_000_000))

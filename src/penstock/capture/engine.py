@@ -102,6 +102,8 @@ class Capture:
         self._topics.check(tables)
         known, there = self.progress().tables, set(self._log.topics())
         for table in tables:
+            if table.name not in known:
+                self._topics.check_unused(table)
             topic = self._topics.of(table).rows.name
             if table.name in known and topic not in there:  # somebody deleted it: the rows are told again
                 self.request_snapshot([table.name])
@@ -272,6 +274,8 @@ class Capture:
     ) -> Progress:
         """Note the form of a table; a new one is told."""
         columns, known = RecordSchema(table.columns).ddl, progress.tables.get(table.name)
+        if known is None:
+            self._topics.check_unused(table)
         if known and (known.columns, known.key) == (columns, table.key):
             back = replace(known, is_gone=False)
             return progress.with_table(table.name, back) if known.is_gone else progress

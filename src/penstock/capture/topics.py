@@ -98,6 +98,22 @@ class Topics:
         for table in tables:
             self._take(table.name)
 
+    def check_unused(self, table: Table) -> None:
+        """Of a table that this capture has never stored. Raises BadOption where its topics have records: they
+        are another capture's, "shop" with "x.y" is where "shop.x" has "y", or a program's own."""
+        for name in topic_names(self._capture, table.name):
+            try:
+                ends = [end for _, end in self._log.topic(name).bounds().values()]
+            except UnknownTopic:
+                continue
+            if any(ends):
+                raise BadOption(
+                    f'table "{table.name}" would be in topic "{name}", which has records that capture '
+                    f'"{self._capture}" has not stored.',
+                    hint="give this capture another name, or leave that table out (tables=, --table); or, if "
+                    f"nobody needs those records: penstock topic delete {name}",
+                )
+
     def _take(self, table: str) -> None:
         for name in topic_names(self._capture, table):
             own = name.removeprefix(f"{self._capture}.")
