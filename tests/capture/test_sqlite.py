@@ -465,6 +465,45 @@ def test_rows_that_are_pushed_out_beside_triggers_of_the_application(
     same(log, path, "audit")
 
 
+def test_a_row_that_is_pushed_out_by_one_without_an_id_has_any_id(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    """Before it is inserted, such a row seems to have the id -1."""
+    db.execute("INSERT INTO users (id, email) VALUES (-1, 'a'), (7, 'b')")
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT OR REPLACE INTO users (email) VALUES ('a'), ('b')")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+
+
+def test_what_a_writer_waits_for_does_not_grow_with_what_was_written_before(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    caught_up(log, "shop", source(path))
+    emails = [(f"{n}@x",) for n in range(200)]
+    upsert = "INSERT INTO users (email) VALUES (?) ON CONFLICT (email) DO UPDATE SET score = 1"
+    db.executemany("INSERT INTO users (email) VALUES (?)", emails)
+    steps = [0]
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    def cost() -> int:
+        steps[0] = 0
+        for email in emails:
+            db.execute(upsert, email)
+        return steps[0]
+
+    db.set_progress_handler(count, 10)
+    first = cost()
+    for _ in range(5):
+        last = cost()
+    assert last < 1.2 * first
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+
+
 def test_a_database_in_place_of_another_is_never_mixed_up_with_it(log: ps.Log, tmp_path: Path) -> None:
     first, second = tmp_path / "first.db", tmp_path / "second.db"
     for made, tables in ((first, ("a", "b")), (second, ("b",))):
