@@ -465,6 +465,35 @@ def test_rows_that_are_pushed_out_beside_triggers_of_the_application(
     same(log, path, "audit")
 
 
+def test_triggers_of_the_application_that_are_made_later(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    """SQLite runs the newest first: what one of these changes was noted before what it goes by."""
+    caught_up(log, "shop", source(path))
+    caught_up(log, "other", SQLiteSource(path, name="other"))
+    db.executescript("""
+        CREATE TRIGGER stamped AFTER UPDATE OF name ON USERS BEGIN
+            UPDATE users SET score = 9 WHERE id = new.id;
+        END;
+        CREATE TRIGGER refused AFTER INSERT ON users BEGIN DELETE FROM users WHERE name = 'x'; END;
+        INSERT INTO users (id, name) VALUES (1, 'a'), (2, 'x');
+        UPDATE users SET name = 'b' WHERE id = 1;
+    """)
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+    version = db.execute("PRAGMA schema_version").fetchone()
+    db.executescript("INSERT INTO users (id, name) VALUES (3, 'x'); UPDATE users SET name = 'c'")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+    caught_up(log, "other", SQLiteSource(path, name="other"))
+    caught_up(log, "shop", source(path))
+    assert db.execute("PRAGMA schema_version").fetchone() > version  # of the other capture
+    version = db.execute("PRAGMA schema_version").fetchone()
+    caught_up(log, "other", SQLiteSource(path, name="other"))
+    assert rows_in_log(log, "other.users") == rows_in_log(log, "shop.users")
+    assert db.execute("PRAGMA schema_version").fetchone() == version
+
+
 def test_a_row_that_is_pushed_out_by_one_without_an_id_has_any_id(
     log: ps.Log, path: Path, db: sqlite3.Connection
 ) -> None:

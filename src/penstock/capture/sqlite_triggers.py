@@ -93,16 +93,18 @@ def quoted(name: str) -> str:
 def install(db: sqlite3.Connection, names: Names, forms: Sequence[Form]) -> dict[str, int]:
     """Make the triggers those of these forms, within the transaction under way; returns the number of each.
 
-    A form that has its triggers already keeps its number: nobody wrote without them.
+    A form that has its triggers already keeps its number: nobody wrote without them. It gets new ones where
+    the application has made a trigger since.
     """
     _make_tables(db, names, forms)
     numbers = {form.text: number for number, form in noted_forms(db, names).items()}
-    there = _triggers(db, names)
+    there, late = _triggers(db, names), _late(db, names)
     wanted: dict[str, str] = {}
     found: dict[str, int] = {}
     for form in forms:
         number = numbers.get(form.text, 0)
-        if not _triggers_of(names, form, number).items() <= there.items():
+        own = _triggers_of(names, form, number)
+        if not own.items() <= there.items() or own.keys() & late:
             noted = db.execute(f"INSERT INTO {quoted(names.forms)} (form) VALUES (?)", (form.text,))
             number = int(noted.lastrowid or 0)
         found[form.table] = number
@@ -158,6 +160,25 @@ def _triggers(db: sqlite3.Connection, names: Names) -> dict[str, str]:
     """Those of this capture that there are, and what they say."""
     told = db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
     return {name: sql for name, sql in told if name.startswith(names.triggers)}
+
+
+def _late(db: sqlite3.Connection, names: Names) -> set[str]:
+    """Those of this capture that do not come first.
+
+    SQLite runs the newest trigger first. One of the application that changes the row once more, and comes
+    before ours, would have us tell the later change first.
+    """
+    late: set[str] = set()
+    ours: dict[str, list[str]] = {}
+    for name, table in db.execute(
+        "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger' ORDER BY rowid"
+    ):
+        before = ours.setdefault(table.lower(), [])
+        if name.startswith(names.triggers):
+            before.append(name)
+        elif not name.startswith(_OWN):  # those of another capture change no row
+            late.update(before)
+    return late
 
 
 def _triggers_of(names: Names, form: Form, number: int) -> dict[str, str]:
