@@ -381,6 +381,21 @@ def test_bad_input(log: ps.Log, path: Path, db: sqlite3.Connection, tmp_path: Pa
         source(path).tables()
 
 
+def test_a_number_with_a_fraction_is_no_whole_number(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    """SQLite keeps it as it is, whatever the column is declared as."""
+    db.execute("INSERT INTO lines VALUES (1, 1, 'a')")
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO lines VALUES (1, 1.5, 'b')")
+    with pytest.raises(ps.BadInput, match=r'column "line" of "lines" holds float .1\.5., which is no BIGINT'):
+        caught_up(log, "shop", source(path))
+    assert rows_in_log(log, "shop.lines") == [(1, 1, "a")]
+    db.execute("INSERT INTO users (id, score) VALUES (1, 2.0)")
+    caught_up(
+        log, "whole", SQLiteSource(path, name="whole", tables=["users"], types={"users.score": "BIGINT"})
+    )
+    assert [row[3] for row in rows_in_log(log, "whole.users")] == [2]
+
+
 def test_a_value_that_does_not_fit_is_named_and_nothing_is_lost(
     log: ps.Log, path: Path, db: sqlite3.Connection
 ) -> None:
