@@ -188,53 +188,60 @@ def _triggers_of(names: Names, form: Form, number: int) -> dict[str, str]:
     olds = ", ".join(f"old.{quoted(name)}" for name in form.key)
     keys = _keys(len(form.key))
     cells = ", ".join(f"c{n}" for n in range(len(form.columns)))
-    gone = _pushed_out(names, form, number) if form.uniques else ""
     bodies = {
         "insert": (
-            "AFTER INSERT",
-            f"{gone}INSERT INTO {log} (tbl, op, at, {cells}) "
+            f"AFTER INSERT ON {table}",
+            f"INSERT INTO {log} (tbl, op, at, {cells}) "
             f"SELECT {number}, 'c', {NOW}, {news} FROM (SELECT {nulls}) AS new;",
         ),
         "update": (
-            "AFTER UPDATE",
-            f"{gone}INSERT INTO {log} (tbl, op, at, {keys}, {cells}) "
+            f"AFTER UPDATE ON {table}",
+            f"INSERT INTO {log} (tbl, op, at, {keys}, {cells}) "
             f"SELECT {number}, 'u', {NOW}, {olds}, {news} FROM (SELECT {nulls}) AS new;",
         ),
         "delete": (
-            "AFTER DELETE",
+            f"AFTER DELETE ON {table}",
             f"INSERT INTO {log} (tbl, op, at, {keys}) VALUES ({number}, 'd', {NOW}, {olds});",
         ),
     }
-    if form.uniques:
-        bodies["before_insert"] = ("BEFORE INSERT", _could_push_out(names, form, number, "new"))
-        bodies["before_update"] = ("BEFORE UPDATE", _could_push_out(names, form, number, "old"))
+    for change, own in (("insert", "new"), ("update", "old")) if form.uniques else ():
+        some, body = _could_push_out(names, form, number, own)
+        bodies[f"before_{change}"] = (f"BEFORE {change} ON {table} WHEN EXISTS ({some})", body)
+        some, body = _pushed_out(names, form, number)
+        bodies[f"after_{change}"] = (f"AFTER {change} ON {table} WHEN EXISTS ({some})", body)
     return {
         f"{names.triggers}{what}_{number}": (
-            f"CREATE TRIGGER {quoted(f'{names.triggers}{what}_{number}')} {when} ON {table} BEGIN {body} END"
+            f"CREATE TRIGGER {quoted(f'{names.triggers}{what}_{number}')} {when} BEGIN {body} END"
         )
         for what, (when, body) in bodies.items()
     }
 
 
-def _could_push_out(names: Names, form: Form, number: int, own: str) -> str:
-    """Other rows with a value that must be unique. `own`: which row has the key of the one that changes."""
+def _could_push_out(names: Names, form: Form, number: int, own: str) -> tuple[str, str]:
+    """Other rows with a value that must be unique, and how they are noted.
+
+    `own`: which row has the key of the one that changes.
+    """
     rivals, depth = quoted(names.rivals), len(form.key)
     itself = " AND ".join(_same(f"t.{quoted(name)}", f"{own}.{quoted(name)}") for name in form.key)
     if own == "new" and depth == 1:  # a row that gets its id only now has -1 here
         itself += f" AND new.{quoted(form.key[0])} IS NOT -1"
     columns = ", ".join(f"t.{quoted(name)}" for name in form.key)
     noted = " AND ".join(f"r.k{n} IS t.{quoted(name)}" for n, name in enumerate(form.key))
-    return " ".join(
-        f"INSERT INTO {rivals} (tbl, value, {_keys(depth)}) "
-        f"SELECT {number}, {_value(unique)}, {columns} FROM {quoted(form.table)} AS t "
-        f"WHERE {_equal(unique)} AND NOT ({itself}) AND NOT EXISTS (SELECT 1 FROM {rivals} AS r "
+    others = [
+        f"FROM {quoted(form.table)} AS t WHERE {_equal(unique)} AND NOT ({itself})" for unique in form.uniques
+    ]
+    body = " ".join(
+        f"INSERT INTO {rivals} (tbl, value, {_keys(depth)}) SELECT {number}, {_value(unique)}, {columns} "
+        f"{found} AND NOT EXISTS (SELECT 1 FROM {rivals} AS r "
         f"WHERE r.tbl = {number} AND r.value = {_value(unique)} AND {noted});"
-        for unique in form.uniques
+        for unique, found in zip(form.uniques, others, strict=True)
     )
+    return " UNION ALL ".join(f"SELECT 1 {found}" for found in others), body
 
 
-def _pushed_out(names: Names, form: Form, number: int) -> str:
-    """Of the rows noted before, those that are gone were deleted.
+def _pushed_out(names: Names, form: Form, number: int) -> tuple[str, str]:
+    """Of the rows noted before, those that are gone, and how they are told as deleted.
 
     The others stay noted: triggers of the application may change the table before the row goes. So a row that
     went since may be told as deleted twice, which is right.
@@ -246,9 +253,9 @@ def _pushed_out(names: Names, form: Form, number: int) -> str:
         f"FROM {rivals} WHERE tbl = {number} AND value IN ({values}) "
         f"AND NOT EXISTS (SELECT 1 FROM {quoted(form.table)} AS t WHERE {same})"
     )
-    return (
+    return f"SELECT 1 {gone}", (
         f"INSERT INTO {quoted(names.changes)} (tbl, op, at, {keys}) "
-        f"SELECT DISTINCT {number}, 'd', {NOW}, {keys} {gone}; DELETE {gone}; "
+        f"SELECT DISTINCT {number}, 'd', {NOW}, {keys} {gone}; DELETE {gone};"
     )
 
 
