@@ -241,7 +241,8 @@ class Capture:
 
     def _publish(self, records: dict[str, list[pa.Table]], changes: Changes) -> Sequence[int]:
         """Events of the outbox into their topics."""
-        found = outbox.published(self._log, self._topics.of(changes.table).rows, changes.rows)
+        own = self._topics.of(changes.table).rows
+        found = outbox.published(self._log, own, changes.rows, fills=self._topics.fills)
         for name, pieces in found.records.items():
             records.setdefault(name, []).extend(pieces)
         if len(found.dead):
