@@ -599,6 +599,20 @@ def test_records_of_a_program_are_not_mixed_with_rows_of_a_table(
     assert len(rows_in_log(log, "other.users")) == 1
 
 
+def test_a_capture_that_another_process_begins_meanwhile_is_no_stranger(
+    log: ps.Log, path: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `penstock run` and `penstock serve` do, when both are started for the first time."""
+    db.execute("INSERT INTO users (id) VALUES (1)")
+    capture = Capture(log, "shop", source(path))
+    known = capture.progress()
+    caught_up(log, "shop", source(path))
+    told = iter([known])
+    monkeypatch.setattr(capture, "progress", lambda: next(told, None) or Capture.progress(capture))
+    assert [table.name for table in capture.prepare()] == ["lines", "users"]
+    capture.close()
+
+
 def test_rows_of_two_captures_are_not_mixed(log: ps.Log, tmp_path: Path) -> None:
     """Where a name ends and the next one begins cannot be seen in a topic's."""
     sources = {}
