@@ -229,6 +229,7 @@ def test_rows_can_be_chosen_in_several_ways(app: ps.App, where: Any, ids: list[i
     [
         ({"where": {"town": "Bern"}}, 'no column "town"'),
         ({"where": {"id": "one"}}, "is no BIGINT"),
+        ({"where": {"id": 1.5}}, "is no BIGINT"),
         ({"where": "city"}, "is no condition"),
         ({"where": ps.col("id")}, "no condition"),
         ({"where": ps.step("x").id > 1}, "for patterns"),

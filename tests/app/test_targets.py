@@ -42,6 +42,7 @@ def declare(app: ps.App, to: Any, **options: Any) -> None:
         ("redis://", "redis://host:6379/0"),
         ("http://", "https://example.com/hook"),
         ("http://host:99999/", "https://example.com/hook"),
+        ("http://shop..example/", "https://example.com/hook"),
         ("parquet:///", "names no path"),
         (["parquet:///x", "parquet:///x"], "twice"),
     ],

@@ -557,22 +557,42 @@ def test_a_table_with_system_versioning_is_refused(server: MariaDB, db: Any) -> 
     assert [table.name for table in source(server, tables=["users", "plain"]).tables()] == ["plain", "users"]
 
 
-@pytest.mark.parametrize(("made", "name"), [(VERSIONED, "prices"), (CASCADING, "pets")])
+# Words that the driver takes for UTF-8, and text that we would.
+WORDS = "CREATE TABLE words (id INT PRIMARY KEY, owner INT, word ENUM('é') CHARSET latin1)"
+CHINESE = "CREATE TABLE chinese (id INT PRIMARY KEY, owner INT, name VARCHAR(9) CHARSET gbk)"
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [(VERSIONED, "prices"), (CASCADING, "pets"), (WORDS, "words"), (CHINESE, "chinese")],
+)
 def test_a_table_made_meanwhile_whose_changes_would_be_told_wrongly_stops_the_capture(
     log: ps.Log, server: MariaDB, db: Any, made: str, name: str
 ) -> None:
     with (
-        pytest.raises(ps.BadOption, match=f'table "{name}" has'),
+        pytest.raises(ps.BadOption, match=f'"{name}" has'),
         running(log, "shop", source(server)) as capture,
     ):
         wait_until(lambda: capture.status()["phase"] == "following")
         run(db, "INSERT INTO users VALUES (1, 'Ann', 1)")
         wait_until(lambda: capture.status()["changes"] == 1)  # so it is told as it comes
-        run(db, made, f"INSERT INTO {name} VALUES (1, 1)")
+        run(db, made, f"INSERT INTO {name} (id, {'owner' if 'owner' in made else 'price'}) VALUES (1, 1)")
         wait_until(lambda: capture.last_error is not None)
     assert f"shop.{name}" not in log.topics()
     caught_up(log, "shop", source(server, tables=["users", "lines"]))  # the way on that it names
     same(log, db, "users")
+
+
+def test_a_table_made_meanwhile_has_the_types_of_a_snapshot(log: ps.Log, server: MariaDB, db: Any) -> None:
+    values = "'123e4567-e89b-12d3-a456-426655440000', '::1'"
+    with running(log, "shop", source(server)) as capture:
+        wait_until(lambda: capture.status()["phase"] == "following")
+        run(db, "INSERT INTO users VALUES (1, 'Ann', 1)")
+        wait_until(lambda: capture.status()["changes"] == 1)
+        run(db, "CREATE TABLE seen (id UUID PRIMARY KEY, host INET6)", f"INSERT INTO seen VALUES ({values})")
+        wait_until(lambda: capture.status()["changes"] == 2)
+    caught_up(log, "shop", source(server))
+    same(log, db, "seen")
 
 
 def test_settings_of_the_server_are_told_all_at_once(server: MariaDB, db: Any) -> None:

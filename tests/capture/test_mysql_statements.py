@@ -33,6 +33,19 @@ from penstock.capture.mysql_statements import changes_rows, mentions, plain, tou
         ("ALTER TABLE users RENAME TO people", ["gone users", "altered people"]),
         ("RENAME TABLE a TO b, shop.b2 TO `a`", ["gone b2", "altered b", "altered a"]),
         ("-- a note\n# more\nRENAME TABLE users TO other.users", ["gone users"]),
+        ("ALTER TABLE users ADD x INT COMMENT 'RENAME this, don''t forget'", ["altered users"]),
+        ('ALTER TABLE users ADD x INT COMMENT "RENAME this"', ["altered users"]),
+        ("ALTER TABLE users ADD `rename me` INT", ["altered users"]),
+        ("ALTER TABLE users ADD INDEX i (city) COMMENT '#7', ADD x INT", ["altered users"]),
+        ("ALTER TABLE users ADD INDEX i (city) COMMENT 'by city, and x'", []),
+        ("ALTER TABLE users COMMENT '-- a', RENAME TO people", ["gone users", "altered people"]),
+        ("TRUNCATE `a#b`", ["emptied a#b"]),
+        ("DROP TABLE `c -- d`, `e/*f*/`, `g\"h` -- it's over", ["gone c -- d", "gone e/*f*/", 'gone g"h']),
+        ('ALTER TABLE "users" ADD x INT', ["altered users"]),
+        ("SET STATEMENT max_statement_time = 9, sql_mode = 'x' FOR TRUNCATE users", ["emptied users"]),
+        ("ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE users", ["altered p", "altered users"]),
+        ("ALTER TABLE p CONVERT PARTITION p0 TO TABLE `users`", ["altered p", "altered users"]),
+        ("ALTER TABLE p CONVERT TABLE users TO PARTITION p0", ["altered p", "gone users"]),
         ("CREATE INDEX i ON users (city)", []),
         ("GRANT SELECT ON users TO me", []),
     ],
@@ -49,6 +62,7 @@ def test_a_statement_is_of_the_database_in_use() -> None:
 
 def test_statements_that_should_have_been_rows() -> None:
     assert changes_rows(plain("/* app */ insert into users values (1)"))
+    assert changes_rows(plain("SET STATEMENT max_statement_time = 9 FOR UPDATE users SET name = 'x'"))
     assert not changes_rows("CREATE TABLE inserts (id INT)")
     assert mentions("UPDATE `users` SET a = 1", "users")
     assert not mentions("UPDATE users_old SET a = 1", "users")

@@ -134,6 +134,22 @@ def test_what_fits_no_topic_is_put_aside_and_the_rest_goes_on(
     assert 'no topic "nowhere"' in dead[0][2]
 
 
+def test_what_capture_fills_itself_takes_no_events(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    """They would be rows that the table has not, or what capture knows of its tables."""
+    db.execute("CREATE TABLE lines (id INTEGER PRIMARY KEY)")
+    caught_up(log, "shop", source(path))
+    events = ps.outbox(db)
+    with db:
+        db.execute("INSERT INTO lines VALUES (1)")
+        events.publish("shop.lines", {"id": 7})
+        events.publish("shop.known", {"table": "lines", "known": "{}", "mark": None})
+    for _ in range(2):
+        caught_up(log, "shop", source(path))
+    assert rows_in_log(log, "shop.lines") == [(1,)]
+    reasons = [row["reason"] for row in log.topic("shop.dead").rows()]
+    assert reasons == [f'topic "shop.{name}" is filled by the capture itself.' for name in ("lines", "known")]
+
+
 def test_what_is_no_connection_is_refused() -> None:
     with pytest.raises(ps.BadOption, match="is no connection that an outbox knows"):
         ps.outbox("shop.db")

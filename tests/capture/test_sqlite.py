@@ -381,6 +381,21 @@ def test_bad_input(log: ps.Log, path: Path, db: sqlite3.Connection, tmp_path: Pa
         source(path).tables()
 
 
+def test_a_number_with_a_fraction_is_no_whole_number(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    """SQLite keeps it as it is, whatever the column is declared as."""
+    db.execute("INSERT INTO lines VALUES (1, 1, 'a')")
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT INTO lines VALUES (1, 1.5, 'b')")
+    with pytest.raises(ps.BadInput, match=r'column "line" of "lines" holds float .1\.5., which is no BIGINT'):
+        caught_up(log, "shop", source(path))
+    assert rows_in_log(log, "shop.lines") == [(1, 1, "a")]
+    db.execute("INSERT INTO users (id, score) VALUES (1, 2.0)")
+    caught_up(
+        log, "whole", SQLiteSource(path, name="whole", tables=["users"], types={"users.score": "BIGINT"})
+    )
+    assert [row[3] for row in rows_in_log(log, "whole.users")] == [2]
+
+
 def test_a_value_that_does_not_fit_is_named_and_nothing_is_lost(
     log: ps.Log, path: Path, db: sqlite3.Connection
 ) -> None:
@@ -465,6 +480,74 @@ def test_rows_that_are_pushed_out_beside_triggers_of_the_application(
     same(log, path, "audit")
 
 
+def test_triggers_of_the_application_that_are_made_later(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    """SQLite runs the newest first: what one of these changes was noted before what it goes by."""
+    caught_up(log, "shop", source(path))
+    caught_up(log, "other", SQLiteSource(path, name="other"))
+    db.executescript("""
+        CREATE TRIGGER stamped AFTER UPDATE OF name ON USERS BEGIN
+            UPDATE users SET score = 9 WHERE id = new.id;
+        END;
+        CREATE TRIGGER refused AFTER INSERT ON users BEGIN DELETE FROM users WHERE name = 'x'; END;
+        INSERT INTO users (id, name) VALUES (1, 'a'), (2, 'x');
+        UPDATE users SET name = 'b' WHERE id = 1;
+    """)
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+    version = db.execute("PRAGMA schema_version").fetchone()
+    db.executescript("INSERT INTO users (id, name) VALUES (3, 'x'); UPDATE users SET name = 'c'")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+    caught_up(log, "other", SQLiteSource(path, name="other"))
+    caught_up(log, "shop", source(path))
+    assert db.execute("PRAGMA schema_version").fetchone() > version  # of the other capture
+    version = db.execute("PRAGMA schema_version").fetchone()
+    caught_up(log, "other", SQLiteSource(path, name="other"))
+    assert rows_in_log(log, "other.users") == rows_in_log(log, "shop.users")
+    assert db.execute("PRAGMA schema_version").fetchone() == version
+
+
+def test_a_row_that_is_pushed_out_by_one_without_an_id_has_any_id(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    """Before it is inserted, such a row seems to have the id -1."""
+    db.execute("INSERT INTO users (id, email) VALUES (-1, 'a'), (7, 'b')")
+    caught_up(log, "shop", source(path))
+    db.execute("INSERT OR REPLACE INTO users (email) VALUES ('a'), ('b')")
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+
+
+def test_what_a_writer_waits_for_does_not_grow_with_what_was_written_before(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    caught_up(log, "shop", source(path))
+    emails = [(f"{n}@x",) for n in range(200)]
+    upsert = "INSERT INTO users (email) VALUES (?) ON CONFLICT (email) DO UPDATE SET score = 1"
+    db.executemany("INSERT INTO users (email) VALUES (?)", emails)
+    steps = [0]
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    def cost() -> int:
+        steps[0] = 0
+        for email in emails:
+            db.execute(upsert, email)
+        return steps[0]
+
+    db.set_progress_handler(count, 10)
+    first = cost()
+    for _ in range(5):
+        last = cost()
+    assert last < 1.2 * first
+    caught_up(log, "shop", source(path))
+    same(log, path, "users")
+
+
 def test_a_database_in_place_of_another_is_never_mixed_up_with_it(log: ps.Log, tmp_path: Path) -> None:
     first, second = tmp_path / "first.db", tmp_path / "second.db"
     for made, tables in ((first, ("a", "b")), (second, ("b",))):
@@ -514,6 +597,20 @@ def test_records_of_a_program_are_not_mixed_with_rows_of_a_table(
     assert list(log.topic("shop.users").rows()) == [{"id": 7}]
     caught_up(log, "other", SQLiteSource(path, name="other"))
     assert len(rows_in_log(log, "other.users")) == 1
+
+
+def test_a_capture_that_another_process_begins_meanwhile_is_no_stranger(
+    log: ps.Log, path: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `penstock run` and `penstock serve` do, when both are started for the first time."""
+    db.execute("INSERT INTO users (id) VALUES (1)")
+    capture = Capture(log, "shop", source(path))
+    known = capture.progress()
+    caught_up(log, "shop", source(path))
+    told = iter([known])
+    monkeypatch.setattr(capture, "progress", lambda: next(told, None) or Capture.progress(capture))
+    assert [table.name for table in capture.prepare()] == ["lines", "users"]
+    capture.close()
 
 
 def test_rows_of_two_captures_are_not_mixed(log: ps.Log, tmp_path: Path) -> None:

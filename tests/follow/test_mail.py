@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -87,6 +89,32 @@ def test_a_mail_that_is_refused_is_put_aside(
     assert [mail["Subject"] for mail in server.mails] == ["Order 2"]
     (dead,) = log.topic("orders.dead").rows()
     assert (dead["offset"], dead["reason"]) == (0, "it answers 554 no thanks")
+
+
+def test_a_server_that_takes_nobody_is_asked_later(
+    orders: ps.Topic, log: ps.Log, mailing: Mailing, server: MailServer
+) -> None:
+    """Nothing was said of any mail, so none is put aside."""
+    orders.append({"id": 1, "customer": "Ann"})
+    sending, port = mailing(), server.port
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        server.port = closed.getsockname()[1]
+        turned_away = mailing()
+
+        def greet() -> None:
+            connection, _ = closed.accept()
+            with connection:
+                connection.sendall(b"554 No service here\r\n")
+                connection.recv(100)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(Unreachable, match="it answers 554 No service here"):
+            turned_away.step(timeout_s=0)
+        thread.join()
+    server.port = port
+    assert "orders.dead" not in log.topics()
+    assert sending.step(timeout_s=0) == 1
 
 
 def test_who_does_not_take_a_mail_is_told_and_the_others_get_it_once(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from tests.follow.receivers import CUT, Answer, WebServer, web_server
 import penstock as ps
 from penstock.errors import Contended, Unreachable
 from penstock.follow import Follower, TableSpec, spec_of
-from penstock.follow.deliveries import Deliveries
+from penstock.follow.deliveries import Deliveries, Message, Refused
 from penstock.follow.feed import Kind
 from penstock.follow.follower import _pause_s
 from penstock.follow.positions import Positions
@@ -102,6 +105,65 @@ def test_what_failed_is_posted_again_under_the_same_key(
     assert web.offsets() == [0, 1, 1, 1, 2]
     assert web.good == list(dict.fromkeys(web.keys))
     assert "orders.dead" not in log.topics()
+
+
+@contextmanager
+def raw_server(talk: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Takes one connection, and the address is where."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    talk(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/hook"
+    thread.join()
+
+
+def _dripping(connection: socket.socket) -> None:
+    connection.recv(100_000)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+    while True:
+        connection.sendall(b".")
+        time.sleep(0.02)
+
+
+def _without_end(connection: socket.socket) -> None:
+    connection.recv(100_000)
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nthank you")
+    connection.recv(1)  # until the other end closes
+
+
+def _cut(connection: socket.socket) -> None:
+    connection.recv(100_000)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nth")
+
+
+@pytest.mark.parametrize("talk", [_dripping, _without_end, _cut])
+def test_what_was_taken_is_not_sent_again_whatever_the_rest_of_the_answer_is(
+    talk: Callable[[socket.socket], object],
+) -> None:
+    with raw_server(talk) as url:
+        sender = Webhook(url, label="web", headers={}, batch=1, timeout_s=0.3)
+        sender.send("key", [Message("orders", 0, 7, "2026-11-16T12:00:00Z", None, {"id": 1})])
+        sender.close()
+
+
+def test_what_is_refused_before_all_of_it_was_sent_is_refused() -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1_000)
+        connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        connection.shutdown(socket.SHUT_RD)
+
+    with raw_server(talk) as url:
+        sender = Webhook(url, label="web", headers={}, batch=1, timeout_s=10)
+        with pytest.raises(Refused, match="413 Too Large"):
+            sender.send("key", [Message("o", 0, 7, "2026-11-16T12:00:00Z", None, {"text": "x" * 30_000_000})])
+        sender.close()
 
 
 def test_a_server_says_when_to_come_back(web: WebServer, orders: ps.Topic, log: ps.Log, home: Path) -> None:

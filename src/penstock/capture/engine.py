@@ -22,7 +22,7 @@ from penstock.capture.progress import Known, Progress
 from penstock.capture.source import Aside, Changes, Source, Step, Table
 from penstock.capture.topics import Topics
 from penstock.capture.unchanged import Memory
-from penstock.errors import Contended, PenstockError, StorageError
+from penstock.errors import BadOption, Contended, PenstockError, StorageError
 from penstock.log.log import AtomicProducer, Log
 from penstock.log.settings import check_name
 from penstock.log.topic import Topic
@@ -103,11 +103,18 @@ class Capture:
         known, there = self.progress().tables, set(self._log.topics())
         for table in tables:
             if table.name not in known:
-                self._topics.check_unused(table)
+                self._check_unused(table)
             topic = self._topics.of(table).rows.name
             if table.name in known and topic not in there:  # somebody deleted it: the rows are told again
                 self.request_snapshot([table.name])
         return tables
+
+    def _check_unused(self, table: Table) -> None:
+        try:
+            self._topics.check_unused(table)
+        except BadOption:
+            if table.name not in self.progress().tables:  # else another process has begun since we looked
+                raise
 
     def request_snapshot(self, tables: Sequence[str]) -> None:
         """Ask for a new snapshot of these tables, all of them with "*"; it is taken by whoever runs this."""
@@ -241,7 +248,8 @@ class Capture:
 
     def _publish(self, records: dict[str, list[pa.Table]], changes: Changes) -> Sequence[int]:
         """Events of the outbox into their topics."""
-        found = outbox.published(self._log, self._topics.of(changes.table).rows, changes.rows)
+        own = self._topics.of(changes.table).rows
+        found = outbox.published(self._log, own, changes.rows, fills=self._topics.fills)
         for name, pieces in found.records.items():
             records.setdefault(name, []).extend(pieces)
         if len(found.dead):

@@ -91,11 +91,12 @@ def described(server: Server, wanted: Sequence[str] | None) -> dict[str, Describ
     return found
 
 
-def check_new(server: Server, name: str) -> None:
-    """Raises BadOption for a table that was made meanwhile, whose changes the binlog tells wrongly."""
-    problems = list(_untold(server, name)) if name in names(server) else []
+def described_new(server: Server, name: str) -> Described | None:
+    """A table that was made meanwhile; None where it is gone. Raises BadOption where it cannot be told."""
+    found, problems = _described(server, [each for each in names(server) if each == name], None)
     if problems:
         _refuse(server, problems)
+    return found.get(name)
 
 
 def names(server: Server) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,7 +59,7 @@ class Reader:
             yield tuple(row)
 
 
-def reader_of(told: Sequence[Any], special: dict[str, str]) -> Reader | str:
+def reader_of(told: Sequence[Any], special: Mapping[str, str]) -> Reader | str:
     """For columns as a table map tells them, or the name of the one that cannot be read.
 
     `special`: columns that are UUID or INET, which a table map does not tell from BINARY.

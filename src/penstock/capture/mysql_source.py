@@ -150,7 +150,7 @@ class MySQLSource:
             tables={name: there[name].table if name in there else tables[name] for name in tables},
             wanted=self._wanted,
             special={name: each.special for name, each in there.items()},
-            check_new=self._check_new,
+            look=self._special_of,
         )
         binlog = Binlog(self._at, At.of(position), server_id=self._server_id, tables=self._wanted)
         with closing(binlog):
@@ -194,9 +194,10 @@ class MySQLSource:
             if ends:
                 return
 
-    def _check_new(self, table: str) -> None:
+    def _special_of(self, table: str) -> Mapping[str, str]:
         with closing(Server(self._at)) as server:
-            mysql_checks.check_new(server, table)
+            found = mysql_checks.described_new(server, table)
+        return found.special if found else {}
 
     def _tell(self, position: Position) -> None:
         if not position.get("snapshot"):

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 EMPTIED, ALTERED, GONE = "emptied", "altered", "gone"
 ALL = "*"
 
-_COMMENT = re.compile(r"/\*(?!M?!).*?\*/|--[ \t][^\n]*|#[^\n]*", re.S)
-_CONDITIONAL = re.compile(r"/\*M?!\d*(.*?)\*/", re.S)
-_NAME = r"(?:`(?:[^`]|``)+`|[\w$]+)"
+_QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`"""
+_COMMENT = re.compile(
+    rf"(?P<quoted>{_QUOTED})|/\*M?!\d*(?P<conditional>.*?)\*/|/\*.*?\*/|(?:--(?=\s|$)|#)[^\n]*", re.S
+)
+_QUOTES = re.compile(_QUOTED, re.S)
+_SETTINGS = re.compile(rf"\ASET\s+STATEMENT\b(?:{_QUOTED}|[^'\"`])*?\bFOR\s+", re.I | re.S)
+_NAME = r"(?:`[0-9a-f]*`|[\w$]+)"  # of a statement whose quotes are masked
 _TABLE = rf"(?:{_NAME}\s*\.\s*)?{_NAME}"
 _DML = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|SELECT)\b", re.I)
 _TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?({_TABLE})", re.I)
@@ -21,6 +25,11 @@ _ANEW = re.compile(rf"CREATE\s+OR\s+REPLACE\s+TABLE\s+({_TABLE})", re.I)
 _ALTER = re.compile(
     rf"ALTER\s+(?:ONLINE\s+)?(?:IGNORE\s+)?TABLE\s+(?:IF\s+EXISTS\s+)?({_TABLE})(.*)", re.I | re.S
 )
+_WITH_TABLE = re.compile(
+    rf"\b(?:EXCHANGE\s+PARTITION\s+{_NAME}\s+WITH|CONVERT\s+PARTITION\s+{_NAME}\s+TO)\s+TABLE\s+({_TABLE})",
+    re.I,
+)
+_INTO_PARTITION = re.compile(rf"\bCONVERT\s+TABLE\s+({_TABLE})\s+TO\s+PARTITION\b", re.I)
 _RENAME = re.compile(r"RENAME\s+TABLES?\s+(.*)", re.I | re.S)
 _PAIR = re.compile(
     rf"(?:IF\s+EXISTS\s+)?({_TABLE})\s+(?:WAIT\s+\d+\s+|NOWAIT\s+)?TO\s+({_TABLE})\s*(?:,|$)", re.I
@@ -41,8 +50,12 @@ class Touched:
 
 
 def plain(statement: str) -> str:
-    """Without comments, but with what only some servers are to read."""
-    return _COMMENT.sub(" ", _CONDITIONAL.sub(r" \1 ", statement)).strip()
+    """Without comments and settings for it alone, but with what only some servers are to read."""
+
+    def kept(found: re.Match[str]) -> str:
+        return found["quoted"] or f" {plain(found['conditional'] or '')} "
+
+    return _SETTINGS.sub("", _COMMENT.sub(kept, statement).strip())
 
 
 def changes_rows(statement: str) -> bool:
@@ -57,7 +70,7 @@ def mentions(statement: str, table: str) -> bool:
 def touched(statement: str, default: str, database: str) -> list[Touched]:
     """What a plain statement, given while `default` was in use, does to the tables of `database`."""
     found = []
-    for what, name in _named(statement):
+    for what, name in _named(_QUOTES.sub(_masked, statement)):
         schema, table = _split(name)
         if what == GONE and table == ALL:
             found += [Touched(GONE, ALL)] if schema == database else []
@@ -80,6 +93,8 @@ def _named(statement: str) -> Iterator[tuple[str, str]]:
             renamed = _RENAMED.findall(match[2])[:1]
             yield (GONE if renamed else ALTERED), match[1]
             yield from ((ALTERED, name) for name in renamed)
+            yield from ((ALTERED, name) for name in _WITH_TABLE.findall(match[2]))
+            yield from ((GONE, name) for name in _INTO_PARTITION.findall(match[2]))
     elif match := _RENAME.match(statement):
         pairs = _PAIR.findall(match[1])
         yield from ((GONE, old) for old, _ in pairs)
@@ -91,5 +106,14 @@ def _split(name: str) -> tuple[str, str]:
     return ("", parts[0]) if len(parts) == 1 else (parts[0], parts[1])
 
 
+def _masked(found: re.Match[str]) -> str:
+    """A text is left out, and a name in quotes is in hex: neither says RENAME then, or has a comma.
+
+    What is in double quotes is a name for some writers (ANSI_QUOTES), and where a table is named for all.
+    """
+    quote, inner = found[0][0], found[0][1:-1]
+    return "''" if quote == "'" else f"`{inner.replace(quote * 2, quote).encode().hex()}`"
+
+
 def _bare(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+    return bytes.fromhex(name[1:-1]).decode() if name.startswith("`") else name

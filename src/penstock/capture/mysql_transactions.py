@@ -78,7 +78,7 @@ class Transaction:
 class Transactions:
     """`tables`: those there are at `at`. `special`: of each, its columns that are UUID or INET.
 
-    `check_new` raises for a table that is new, and cannot be followed.
+    `look` tells them of a table that is new, and raises where it cannot be followed.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Transactions:
         *,
         tables: Mapping[str, Table],
         wanted: Sequence[str] | None,
-        special: Mapping[str, dict[str, str]],
-        check_new: Callable[[str], None] = lambda _name: None,
+        special: Mapping[str, Mapping[str, str]],
+        look: Callable[[str], Mapping[str, str]] = lambda _name: {},
     ) -> None:
         self.at = at  # outside of a transaction: how far the binlog is read
         self.is_open = False
         self._address, self._file = address, at.file
-        self._tables, self._wanted, self._special = dict(tables), wanted, special
-        self._check_new = check_new
+        self._tables, self._wanted, self._special = dict(tables), wanted, dict(special)
+        self._look = look
         self._forms: dict[int, Form | None] = {}
         self._cached: dict[Any, Form] = {}
         self._pieces: list[Piece] = []
@@ -297,7 +297,7 @@ class Transactions:
                 )
             return None
         if name not in self._tables:
-            self._check_new(name)
+            self._special[name] = self._look(name)
         reader = reader_of(columns, self._special.get(name, {}))
         if isinstance(reader, str):
             raise NotSupported(

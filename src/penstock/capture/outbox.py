@@ -8,7 +8,7 @@ of the tables, in the order of the commits, and removes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +93,8 @@ def is_outbox(table: str) -> bool:
     return table.rpartition(".")[2] == TABLE
 
 
-def published(log: Log, own: Topic, rows: pa.RecordBatch) -> Published:
-    """What new rows of the outbox say. `own` is the topic of its rows.
+def published(log: Log, own: Topic, rows: pa.RecordBatch, *, fills: Callable[[str], bool]) -> Published:
+    """What new rows of the outbox say. `own`: the topic of its rows; `fills`: whether capture fills a topic.
 
     A row that a snapshot finds, and that was published before, is there already and not new.
     """
@@ -104,6 +104,8 @@ def published(log: Log, own: Topic, rows: pa.RecordBatch) -> Published:
         ids.append(row["id"])
         topic = None
         try:
+            if fills(row["topic"]):
+                raise BadInput(f'topic "{row["topic"]}" is filled by the capture itself.')
             topic = log.topic(row["topic"])
             record = from_json(topic.schema, json.loads(row["event"]))
             list(topic.encode([record]))

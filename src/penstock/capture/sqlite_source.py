@@ -115,9 +115,7 @@ class SQLiteSource:
                 return {"waiting": 0, "kept": 0, **keyless}
             told = int(position["seq"]) if position else 0
             log = quoted(self._names.changes)
-            waiting = db.execute(
-                f"SELECT count(*) FROM {log} WHERE seq > ? AND op <> '?'", (told,)
-            ).fetchone()
+            waiting = db.execute(f"SELECT count(*) FROM {log} WHERE seq > ?", (told,)).fetchone()
             kept = db.execute(f"SELECT count(*) FROM {log}").fetchone()
             return {"waiting": waiting[0], "kept": kept[0], **keyless}
 
@@ -300,10 +298,10 @@ class SQLiteSource:
     def _grouped(
         self, tables: Mapping[int, Table], columns: list[tuple[Any, ...]], depth: int
     ) -> list[Changes]:
-        forms, ops = np.array(columns[1]), np.array(columns[2])
+        forms = np.array(columns[1])
         found = []
         for number, table in tables.items():
-            mine = np.flatnonzero((forms == number) & (ops != "?"))
+            mine = np.flatnonzero(forms == number)
             if len(mine):
                 picked = columns if len(mine) == len(forms) else [_picked(each, mine) for each in columns]
                 found.append(Changes(table, self._envelope(table, picked, depth)))
@@ -349,6 +347,7 @@ class SQLiteSource:
         log = quoted(self._names.changes)
         with self._transaction("IMMEDIATE") as db:
             db.execute(f"DELETE FROM {log} WHERE seq < ?", (self._stored,))
+            db.execute(f"DELETE FROM {quoted(self._names.rivals)}")  # of changes that are over
             for number in gone:
                 db.execute(f"DELETE FROM {outbox.TABLE} WHERE id = ?", (number,))
         self._purged, self._purged_at, self._published = self._stored, at, []

@@ -186,7 +186,7 @@ def _converted(dtype: ArrowType, values: Sequence[Any]) -> ArrowArray:
             dtype,
         )
     if pa.types.is_integer(dtype):
-        return pa.array(values, dtype)
+        return pa.array([_whole(value) for value in values], dtype)
     return pa.array([None if value is None else _text(value) for value in values], pa.string()).cast(dtype)
 
 
@@ -200,6 +200,15 @@ def _flag(value: Any) -> bool:
     if value not in (0, 1):
         raise ValueError(value)
     return bool(value)
+
+
+def _whole(value: Any) -> Any:
+    """Of a REAL, where nothing is behind the point: Arrow would cut it off."""
+    if not isinstance(value, float):
+        return value
+    if not value.is_integer():
+        raise ValueError(value)
+    return int(value)
 
 
 def _number(value: Any) -> float | None:

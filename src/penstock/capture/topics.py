@@ -93,6 +93,10 @@ class Topics:
             f"{self._capture}.dead", outbox.DEAD_DDL, if_missing=True, record_bytes_max=2 * _ROW_BYTES_MAX
         )
 
+    def fills(self, topic: str) -> bool:
+        """Whether it is one of this capture's."""
+        return topic in self._taken or topic in {f"{self._capture}.{own}" for own in OWN}
+
     def check(self, tables: list[Table]) -> None:
         """Raises BadOption where two tables would get one topic."""
         for table in tables:

@@ -25,6 +25,13 @@ def whole(column: ArrowArray) -> ArrowArray:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
+def column_of(value: object, dtype: ArrowType) -> ArrowArray:
+    """One value as a column. Raises ValueError for 1.5 as a whole number, which Arrow would take for 1."""
+    if isinstance(value, float) and _is.is_integer(dtype) and not value.is_integer():
+        raise ValueError(f"{value} is no whole number")
+    return pa.array([value], dtype)
+
+
 def as_text(column: ArrowArray) -> ArrowArray:
     """Times, dates, decimals and nested values as text; other columns as they are."""
     dtype = column.type

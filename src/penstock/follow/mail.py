@@ -67,8 +67,9 @@ class Mail:
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise Refused(f"the template does not fit this row: {error}") from error
         left = [one for one in self._to if self._taken[0] != key or one not in self._taken[1]]
+        server = self._reached()
         try:
-            refused = self._opened().send_message(mail, to_addrs=left)
+            refused = server.send_message(mail, to_addrs=left)
         except smtplib.SMTPRecipientsRefused as error:
             refused = error.recipients
         except smtplib.SMTPResponseException as error:
@@ -96,6 +97,18 @@ class Mail:
         mail["Message-ID"] = f"<{key}@penstock>"
         mail.set_content(self._body.format_map(values))
         return mail
+
+    def _reached(self) -> smtplib.SMTP:
+        try:
+            return self._opened()
+        except (
+            smtplib.SMTPException,
+            OSError,
+        ) as error:  # about the server, also a 5xx, and not about a mail
+            self.close()
+            code, text = getattr(error, "smtp_code", 0), getattr(error, "smtp_error", b"")
+            said = f"it answers {code} {_plain(text)}" if code else str(error)
+            raise self._unreachable(said) from error
 
     def _opened(self) -> smtplib.SMTP:
         if self._server is None:
@@ -138,8 +151,7 @@ class Mail:
     def _refused(self, answer: tuple[int, bytes | str], about: str = "") -> None:
         """4xx means later, 5xx never."""
         code, text = answer
-        plain = text.decode(errors="replace") if isinstance(text, bytes) else text
-        said = f"it answers {code} {plain}{about}"
+        said = f"it answers {code} {_plain(text)}{about}"
         self.close()
         if 500 <= code < 600:
             raise Refused(said)
@@ -147,6 +159,10 @@ class Mail:
 
     def _unreachable(self, said: str) -> Unreachable:
         return Unreachable(self.label, said, hint="it is tried again; check that it runs")
+
+
+def _plain(text: bytes | str) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 class _Row(dict[str, Any]):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import BadOption, BadSchema, Contended, Fenced
+from penstock.follow.cells import column_of
 from penstock.follow.changes import Changed
 from penstock.follow.table import WINDOW_END, TableSpec
 from penstock.schema import did_you_mean
@@ -195,7 +196,7 @@ def conditions(spec: TableSpec, where: Mapping[str, object] | None) -> dict[str,
             )
         dtype = spec.columns.field(name).type
         try:
-            wanted[name] = pa.array([value], type=dtype)
+            wanted[name] = column_of(value, dtype)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise BadOption(f'column "{name}": {value!r} is no {dtype} ({error}).') from error
     return wanted

@@ -9,7 +9,9 @@ import base64
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -74,16 +76,27 @@ class Webhook:
 
     def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str, float | None]:
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection = self._made()
+        if self._connection.sock is None:
+            self._connection.connect()
         query = f"?{self._place.query}" if self._place.query else ""
-        self._connection.request("POST", (self._place.path or "/") + query, body, dict(headers))
+        with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it had all
+            self._connection.request("POST", (self._place.path or "/") + query, body, dict(headers))
         answer = self._connection.getresponse()
-        answer.read(_ANSWER_BYTES_MAX)
+        self._read(answer)
         if not answer.isclosed():  # too long an answer to wait for
             self.close()
         return answer.status, answer.reason, _wait_s(answer.headers["Retry-After"])
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _read(self, answer: http.client.HTTPResponse) -> None:
+        """To the end, so that the connection can be used again. The status has said everything already."""
+        until = time.monotonic() + self._timeout_s
+        with suppress(http.client.HTTPException, OSError):
+            for _ in range(_ANSWER_BYTES_MAX):
+                if not answer.read(1) or time.monotonic() > until:
+                    return
+
+    def _made(self) -> http.client.HTTPConnection:
         host, port = self._place.hostname or "", self._place.port
         if self._place.scheme == "https":
             context = ssl.create_default_context()

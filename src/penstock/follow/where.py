@@ -19,6 +19,7 @@ from penstock.errors import BadOption
 from penstock.flow import expression_forms
 from penstock.flow.expression_types import OWN, Ref, condition
 from penstock.flow.expressions import Expression, Field, leaves
+from penstock.follow.cells import column_of
 from penstock.log.decode import decode
 from penstock.schema import ddl_of, did_you_mean
 
@@ -81,7 +82,7 @@ def _scalar(name: str, value: object, columns: pa.Schema) -> Any:
             hint="give a function: where=lambda row: ...",
         )
     try:
-        return pa.scalar(value, dtype)
+        return column_of(value, dtype)[0]
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
         raise BadOption(
             f'{value!r} is no {ddl_of(dtype)}, which column "{name}" holds.', hint="give a value of that type"

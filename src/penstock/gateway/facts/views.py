@@ -18,6 +18,7 @@ from penstock.app.table import AppTable
 from penstock.errors import BadOption, UnknownView
 from penstock.flow import history
 from penstock.flow.output import BATCHES
+from penstock.follow.cells import column_of
 from penstock.gateway import cursor, filter
 from penstock.gateway.facts.topics import Column
 from penstock.log.json_rows import from_json, to_json
@@ -200,7 +201,7 @@ def _values(of: str, columns: pa.Schema, key: Mapping[str, Any] | None) -> dict[
             )
         typed = from_json(RecordSchema.of(pa.schema([field.with_nullable(True)])), {name: value})[name]
         try:
-            pa.scalar(typed, field.type)
+            column_of(typed, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise BadOption(f'column "{name}": {value!r} is no {ddl_of(field.type)}.') from error
         found[name] = typed
