@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import Connection
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import Identifier
 
 from penstock.capture.outbox import is_outbox
 from penstock.capture.postgres_catalog import (
@@ -19,6 +19,7 @@ from penstock.capture.postgres_catalog import (
     CatalogTable,
 )
 from penstock.capture.postgres_connection import one_moment
+from penstock.capture.postgres_publication import completing, creating, published
 from penstock.capture.source import BOOKKEEPING, Table
 from penstock.errors import BadSchema, NotSupported
 from penstock.log.keys import check_key
@@ -267,29 +268,10 @@ def _publication_problems(
         return []
     role = Identifier(server.user).as_string(None)
     what = f"role {role} may not publish " + (f'table "{foreign[0].name}"' if foreign else "tables") + "."
-    statement = publish_statement(tables, publication, exists=there is not None).as_string(None)
+    statement = (
+        creating(tables, publication).as_string(None)
+        if there is None
+        else completing(db, tables, publication)
+    )
     mine = tuple(table.name for table in tables if table.oid not in (there or ()))
     return [Problem(what, f"as the owner of the tables: {statement}", mine)]
-
-
-def published(db: Connection[Any], publication: str) -> set[int] | None:
-    """The tables of a publication; None where there is no such publication."""
-    found = db.execute("SELECT oid, puballtables FROM pg_publication WHERE pubname = %s", (publication,))
-    row = found.fetchone()
-    if row is None:
-        return None
-    if row[1]:
-        every = db.execute("SELECT oid::bigint FROM pg_class WHERE relkind IN ('r', 'p')")
-        return {oid for (oid,) in every}
-    members = db.execute("SELECT prrelid::bigint FROM pg_publication_rel WHERE prpubid = %s", (row[0],))
-    return {oid for (oid,) in members}
-
-
-def publish_statement(tables: Sequence[CatalogTable], publication: str, *, exists: bool) -> Any:
-    listed = SQL(", ").join(table.only for table in tables)
-    name = Identifier(publication)
-    if exists:
-        return SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, listed)
-    # Otherwise partitions would come one by one, under names of their own.
-    made = SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
-    return made.format(name, listed)

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.sql import SQL, Identifier
 
-from penstock.capture import postgres_slot
+from penstock.capture import postgres_publication, postgres_slot
 from penstock.capture.pgoutput import Relation
 from penstock.capture.postgres_again import Again
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form, table_name
@@ -155,7 +155,7 @@ class PostgresSource:
         with speaking_to(self.address), connect(self._url) as db:
             self._until_free(db)
             postgres_slot.drop_slot(db, self._slot)
-            postgres_slot.drop_publication(db, self._publication)
+            postgres_publication.drop_publication(db, self._publication)
 
     def close(self) -> None:
         stream, self._stream = self._stream, None
@@ -219,7 +219,7 @@ class PostgresSource:
         db = self._asking()
         self._until_free(db)
         postgres_slot.drop_slot(db, self._slot)
-        postgres_slot.publish(db, tables, self._publication)
+        postgres_publication.publish(db, tables, self._publication)
         snapshot = InitialSnapshot(self._url, self._slot, chunk_rows=self._chunk_rows)
         for changes in snapshot.changes(db, self._catalog, tables):
             yield None if changes is None else Step(position, [changes])
@@ -302,7 +302,7 @@ class PostgresSource:
         position = self._position(lsn, again, other.numbers)
         yield Step(position, gone=other.gone)  # stored before a table can begin to come
         self.close()
-        postgres_slot.publish(self._asking(), other.tables, self._publication)
+        postgres_publication.publish(self._asking(), other.tables, self._publication)
         return position
 
     def _findable(self, changes: Changes) -> Changes:

@@ -14,9 +14,9 @@ from typing import Any
 from psycopg import Connection
 
 from penstock.capture.postgres_catalog import Catalog, CatalogTable
-from penstock.capture.postgres_checks import Found, published, raise_if_any
+from penstock.capture.postgres_checks import Found, raise_if_any
 from penstock.capture.postgres_connection import beat
-from penstock.capture.postgres_slot import is_ours
+from penstock.capture.postgres_publication import is_ours, published
 
 
 @dataclass(frozen=True, slots=True)
