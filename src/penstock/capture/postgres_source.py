@@ -264,7 +264,7 @@ class PostgresSource:
     def _read(
         self, stream: Stream, transactions: Transactions, again: Again, watch: TableWatch
     ) -> Generator[Step | None, None, Position]:
-        known, beat_at = watch.known, time.monotonic()
+        beat_at = time.monotonic()
         while True:
             _fill(stream, transactions, self._step_rows)
             if self._stream is not stream:
@@ -275,17 +275,17 @@ class PostgresSource:
                 changes, aside = transactions.take()
                 again.notice(changes)
                 told = [self._findable(each) for each in changes]
-                yield Step(self._position(transactions.lsn, again, known), told, aside=aside)
+                yield Step(self._position(transactions.lsn, again, watch.known), told, aside=aside)
             if other is not None:
                 return (yield from self._taken_on(other, again, transactions.lsn))
             piece = again.work(self._asking(), transactions.lsn, transactions.form) if again else None
             if piece is not None:
-                position = self._position(transactions.lsn, again, known)
+                position = self._position(transactions.lsn, again, watch.known)
                 yield Step(position, piece.changes, piece.begins, piece.ends)
             is_due = time.monotonic() - beat_at >= self._heartbeat_s
             # A server that shuts down waits until we have confirmed everything.
             if (is_due or stream.is_asked) and transactions.lsn > self._stored_lsn:
-                yield Step(self._position(transactions.lsn, again, known))
+                yield Step(self._position(transactions.lsn, again, watch.known))
             stream.is_asked = False
             if is_due:
                 beat_at = time.monotonic()
@@ -326,10 +326,11 @@ class PostgresSource:
     def _form_of(self, relation: Relation, watch: TableWatch) -> Form | None:
         """Of what is known; a table that was renamed goes on under its new name. Others are read soon."""
         name = table_name(relation.schema, relation.name)
-        if watch.known.get(name) != relation.oid:
-            watch.look_soon(closely=True)
-            is_renamed = name not in watch.known and relation.oid in watch.known.values()
-            if not is_renamed or (self._wanted is not None and not self._wants(name)):
+        if not watch.is_called(relation.oid, name):
+            is_free = name not in watch.known and (self._wanted is None or self._wants(name))
+            goes_on = is_free and watch.has(relation.oid)
+            watch.strayed(relation.oid, name if goes_on else None)
+            if not goes_on:
                 return None
         return self._catalog.form_in_stream(self._asking(), relation)
 

@@ -43,7 +43,8 @@ class TableWatch:
         known: Mapping[str, int],
         check: Callable[[Mapping[str, int]], Found],
     ) -> None:
-        self.known = known  # the number of each table that is captured, by its name
+        # The number of each table that is captured, by its name; below 0 where it has to be read again.
+        self.known = known
         self._address, self._catalog, self._publication, self._check = address, catalog, publication, check
         self._seen: Any = None  # what there was at the last look
         self._has_looked = False
@@ -60,6 +61,23 @@ class TableWatch:
         self._is_asked = True
         if closely:
             self._seen = None
+
+    def is_called(self, oid: int, name: str) -> bool:
+        """Whether that is the name under which we have it."""
+        return abs(self.known.get(name, 0)) == oid
+
+    def has(self, oid: int) -> bool:
+        return any(abs(number) == oid for number in self.known.values())
+
+    def strayed(self, oid: int, name: str | None) -> None:
+        """The stream calls it otherwise than we do. `name`: under which its changes are told now.
+
+        It may have its own name back before anybody looks: then what came meanwhile is missing there.
+        """
+        names = [each for each, number in self.known.items() if abs(number) == oid]
+        self.known = {**self.known, **dict.fromkeys([*names, *([name] if name else [])], -oid)}
+        self._other = None
+        self.look_soon(closely=True)
 
     def other_tables(self, db: Connection[Any], lsn: int) -> OtherTables | None:
         """Those that are there, if they are others, once the stream has passed the moment of the look."""
@@ -98,6 +116,6 @@ class TableWatch:
         gone = [
             name
             for name, oid in self.known.items()
-            if now.get(name) != oid and (name in now or names.get(oid) != name)
+            if now.get(name) != abs(oid) and (name in now or names.get(abs(oid)) != name)
         ]
         return OtherTables(tables, fresh, gone)
