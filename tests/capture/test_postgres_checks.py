@@ -243,6 +243,41 @@ def test_tables_that_nobody_named_and_cannot_be_captured_are_told(database: Post
     assert "left_out" not in database.source(tables=["orders"]).status(None)
 
 
+@pytest.mark.parametrize(
+    ("columns", "table", "partition"),
+    [
+        ("id int PRIMARY KEY, k int NOT NULL", "DEFAULT", "NOTHING"),
+        ("id int PRIMARY KEY, k int NOT NULL", "DEFAULT", "USING INDEX by_k"),
+        ("id int UNIQUE NOT NULL, k int NOT NULL", "USING INDEX parts_id_key", "DEFAULT"),
+        ("id int UNIQUE NOT NULL, k int NOT NULL", "FULL", "NOTHING"),
+    ],
+)
+def test_a_partition_that_names_its_rows_otherwise_is_told_and_what_is_said_mends_it(
+    database: PostgresDatabase, columns: str, table: str, partition: str
+) -> None:
+    database.run(
+        f"CREATE TABLE parts ({columns}, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "CREATE UNIQUE INDEX by_k ON low (k)",
+        f"ALTER TABLE parts REPLICA IDENTITY {table}",
+        f"ALTER TABLE low REPLICA IDENTITY {partition}",
+        "INSERT INTO parts VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)",
+    )
+    found = refused(database.source())
+    assert 'partition "low" does not name its rows by the key of "parts"' in found.message
+    database.run(str(found.hint))
+    fold, end = Fold(), database.end()
+    follow(database.source(), fold, lambda: fold.lsn >= end)
+    database.run(
+        "UPDATE parts SET n = 9 WHERE id = 1",
+        "DELETE FROM parts WHERE id = 2",
+        "UPDATE parts SET id = 4 WHERE id = 3",
+    )
+    end = database.end()
+    follow(database.source(), fold, lambda: fold.lsn >= end)
+    assert fold.rows("parts") == database.rows("parts")
+
+
 def captured(database: PostgresDatabase) -> Fold:
     database.run(TABLE, "INSERT INTO orders VALUES (1, 1)")
     fold, end = Fold(), database.end()

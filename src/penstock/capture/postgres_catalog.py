@@ -38,6 +38,10 @@ FROM pg_attribute a
 WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attrelid, a.attnum
 """
+_PARTITIONS = """
+SELECT p.relid::oid::bigint FROM pg_class c CROSS JOIN LATERAL pg_partition_tree(c.oid) p
+WHERE c.oid = %s::oid AND p.isleaf
+"""
 # Only what can tell rows apart: whole, checked at once, and never null.
 _UNIQUE = """
 SELECT i.indrelid::bigint, x.relname::text, i.indisprimary, i.indisreplident,
@@ -147,6 +151,13 @@ class Catalog:
             unique[oid].append(UniqueIndex(name, is_primary, is_identity, tuple(names)))
         self._learn(db, (column.type_oid for found in columns.values() for column in found))
         return [_with(table, columns[table.oid], unique[table.oid]) for table in tables]
+
+    def partitions(self, db: Connection[Any], table: CatalogTable) -> list[CatalogTable]:
+        """Where its rows are; with columns and keys."""
+        if table.kind != PARTITIONED:
+            return []
+        oids = {oid for (oid,) in db.execute(_PARTITIONS, (table.oid,))}
+        return self.described(db, [each for each in self.tables(db) if each.oid in oids])
 
     def by_oid(self, db: Connection[Any], oid: int) -> CatalogTable | None:
         return self._the_one(db, lambda table: table.oid == oid)

@@ -10,6 +10,7 @@ from psycopg import Connection
 from psycopg.sql import Identifier
 
 from penstock.capture.outbox import is_outbox
+from penstock.capture.pgoutput import FULL
 from penstock.capture.postgres_catalog import (
     DEFAULT_SCHEMA,
     ORDINARY,
@@ -115,7 +116,10 @@ def checked(
         tables = catalog.described(db, named)
     problems += _alike(tables)
     for table in tables:
-        problems += [replace(each, tables=(table.name,)) for each in _table_problems(catalog, table, server)]
+        found = _table_problems(catalog, table, server) or _partition_problems(
+            table, catalog.partitions(db, table)
+        )
+        problems += [replace(each, tables=(table.name,)) for each in found]
     problems += _outbox_problems(db, tables, server)
     if not problems and not server.is_superuser:
         problems = _publication_problems(db, tables, publication, server)
@@ -252,6 +256,27 @@ def _without_key(table: CatalogTable) -> Problem:
         return Problem(what, f"ALTER TABLE {sql} REPLICA IDENTITY USING INDEX {index}")
     first = table.columns[0].name if table.columns else "id"
     return Problem(what, f"ALTER TABLE {sql} ADD PRIMARY KEY ({Identifier(first).as_string(None)})")
+
+
+def _partition_problems(table: CatalogTable, partitions: Sequence[CatalogTable]) -> list[Problem]:
+    """An update names its row as the partition says, which need not be as its table says."""
+    return [
+        Problem(
+            f'partition "{each.name}" does not name its rows by the key of "{table.name}": its UPDATEs and '
+            "DELETEs would fail, or not be told.",
+            f"ALTER TABLE {each.quoted} REPLICA IDENTITY {_identity_by(table.key, each)}",
+        )
+        for each in partitions
+        if each.identity != FULL and not set(table.key) <= set(each.key)
+    ]
+
+
+def _identity_by(key: Sequence[str], partition: CatalogTable) -> str:
+    for index in partition.unique:
+        if set(index.columns) == set(key):
+            name = Identifier(index.name).as_string(None)
+            return "DEFAULT" if index.is_primary else f"USING INDEX {name}"
+    return "FULL"
 
 
 def _publication_problems(
