@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -329,6 +331,37 @@ def test_wal_that_was_removed_is_lost(database: PostgresDatabase) -> None:
             next(iter(database.source().steps(fold.position)))
     finally:
         database.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def test_an_older_copy_of_the_server_is_noticed() -> None:
+    """Its slot is older too, and all that is written until it has caught up would be taken for stored."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        try:
+            server = start_postgres(Path(folder), options=["wal_level=logical"])
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        database = PostgresDatabase.create(server.dsn)
+        try:
+            fold, data = captured(database), Path(folder, "data")
+            server.stop()
+            subprocess.run(["cp", "-a", data, Path(folder, "copy")], check=True)
+            server = server.started_again()
+            database.run("INSERT INTO orders SELECT i, i FROM generate_series(10, 500) i")
+            end = database.end()
+            follow(database.source(), fold, lambda: fold.lsn >= end)
+            server.stop()
+            shutil.rmtree(data)
+            Path(folder, "copy").rename(data)
+            server = server.started_again()
+            database.run("INSERT INTO orders VALUES (2, 2)")
+            with pytest.raises(ChangesLost, match="an older copy: its WAL ends at"):
+                next(iter(database.source().steps(fold.position)))
+            end = database.end()
+            follow(database.source(), fold, lambda: fold.lsn >= end, again=["*"])
+            assert fold.rows("orders") == database.rows("orders") == {1: (1, 1), 2: (2, 2)}
+        finally:
+            database.let_go()
+            server.stop()
 
 
 def test_a_slot_that_another_process_reads_is_contended(

@@ -55,10 +55,17 @@ def lost_because(db: Connection[Any], slot: str, publication: str, position: Pos
         return f'slot "{slot}" is of another database or plugin'
     if wal_status == "lost":
         return f'PostgreSQL has removed the WAL that slot "{slot}" needed (max_slot_wal_keep_size)'
-    if confirmed and lsn_number(confirmed) > lsn_number(position["lsn"]):
-        return f'slot "{slot}" is at {confirmed} already, and the log only at {position["lsn"]}'
     if published(db, publication) is None:
         return f'its publication "{publication}" is gone'
+    return _other_history(db, slot, confirmed, position["lsn"])
+
+
+def _other_history(db: Connection[Any], slot: str, confirmed: str | None, ours: str) -> str | None:
+    (end,) = db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()  # type: ignore[misc]
+    if confirmed and lsn_number(confirmed) > lsn_number(ours):
+        return f'slot "{slot}" is at {confirmed} already, and the log only at {ours}'
+    if lsn_number(end) < lsn_number(ours):
+        return f"the server is an older copy: its WAL ends at {end}, and the log is at {ours} already"
     return None
 
 
