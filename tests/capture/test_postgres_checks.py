@@ -240,8 +240,12 @@ def test_tables_that_nobody_named_and_cannot_be_captured_are_told(database: Post
         "CREATE TABLE parts (n int) PARTITION BY LIST (n)",
         "CREATE TABLE part PARTITION OF parts DEFAULT",
         "CREATE VIEW shown AS SELECT 1 AS id",
+        "CREATE TABLE made (n int, id int GENERATED ALWAYS AS (n + 1) STORED PRIMARY KEY)",
     )
-    assert database.source().status(None)["left_out"] == ["keyless", "parts", "unlogged"]
+    assert database.source().status(None)["left_out"] == ["keyless", "made", "parts", "unlogged"]
+    assert [table.name for table in database.source().tables()] == ["orders"]
+    message = refused(database.source(tables=["made"])).message
+    assert 'the key of table "made" has a generated column' in message
     assert "left_out" not in database.source(tables=["orders"]).status(None)
 
 

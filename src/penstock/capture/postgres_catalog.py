@@ -107,9 +107,15 @@ class CatalogTable:
         return self.sql.as_string(None)
 
     @property
+    def told(self) -> list[UniqueIndex]:
+        """Those without generated columns, which PostgreSQL does not send."""
+        names = {column.name for column in self.columns}
+        return [index for index in self.unique if names.issuperset(index.columns)]
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The columns by which an update or a delete will name its row, in the order of their index."""
-        for index in self.unique:
+        for index in self.told:
             fits = {"d": index.is_primary, "i": index.is_identity, FULL: True}
             if fits.get(self.identity, False):
                 return index.columns

@@ -246,14 +246,18 @@ def _outbox_problems(
 
 
 def _without_key(table: CatalogTable) -> Problem:
-    sql, unique = table.quoted, table.unique
+    sql, unique = table.quoted, table.told
     if table.identity == _NOTHING and any(index.is_primary for index in unique):
         what = f'table "{table.name}" has REPLICA IDENTITY NOTHING.'
         return Problem(what, f"ALTER TABLE {sql} REPLICA IDENTITY DEFAULT")
     what = f'table "{table.name}" has no primary key: once published, its UPDATEs and DELETEs would fail.'
+    if any(index.is_primary for index in table.unique if index not in unique):
+        what = f'the key of table "{table.name}" has a generated column, which PostgreSQL does not send.'
     if unique:
         index = Identifier(unique[0].name).as_string(None)
         return Problem(what, f"ALTER TABLE {sql} REPLICA IDENTITY USING INDEX {index}")
+    if table.unique:
+        return Problem(what, f"{table.name}: leave it out (tables=), or give it a key of other columns")
     first = table.columns[0].name if table.columns else "id"
     return Problem(what, f"ALTER TABLE {sql} ADD PRIMARY KEY ({Identifier(first).as_string(None)})")
 
