@@ -135,6 +135,33 @@ def test_missing_rights_name_the_grants(database: PostgresDatabase, logical_post
     assert fold.rows("orders") == database.rows("orders")
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "default_transaction_read_only = on",
+        "idle_session_timeout = '300ms'",
+        "idle_in_transaction_session_timeout = '300ms'",
+        "statement_timeout = '300ms'",
+        "default_transaction_isolation = 'serializable'",
+    ],
+)
+def test_what_is_set_for_a_role_is_for_its_application(database: PostgresDatabase, setting: str) -> None:
+    role = f"limited_{database.name}"
+    database.run(TABLE, f"CREATE ROLE {role} SUPERUSER LOGIN", f"ALTER ROLE {role} SET {setting}")
+    source = PostgresSource(make_conninfo(database.dsn, user=role), name=database.name, heartbeat_s=1)
+    fold, waited = Fold(), 0
+    for step in followed(source, fold):
+        if step is not None:
+            continue
+        waited += 1  # 200 ms each
+        if waited == 6:
+            database.run("INSERT INTO orders VALUES (1, 1)")
+            end = database.end()
+        if waited > 6 and fold.lsn >= end:
+            break
+    assert fold.rows("orders") == database.rows("orders")
+
+
 def test_no_free_slot_and_a_server_that_does_not_answer(
     database: PostgresDatabase, logical_postgres: Postgres
 ) -> None:
