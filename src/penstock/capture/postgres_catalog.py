@@ -40,7 +40,15 @@ ORDER BY a.attrelid, a.attnum
 """
 _PARTITIONS = """
 SELECT p.relid::oid::bigint FROM pg_class c CROSS JOIN LATERAL pg_partition_tree(c.oid) p
-WHERE c.oid = %s::oid AND p.isleaf
+WHERE c.oid = %s::oid AND p.level > 0
+"""
+# One that was made as a partition has its type and its place from one transaction. Its size needs no right.
+_ATTACHED = """
+SELECT p.relid::oid::bigint, pg_relation_size(p.relid) > 0
+FROM pg_class c CROSS JOIN LATERAL pg_partition_tree(c.oid) p
+WHERE c.oid = %s::oid AND p.isleaf AND EXISTS (
+    SELECT FROM pg_partition_ancestors(p.relid) a JOIN pg_inherits i ON i.inhrelid = a.relid
+    JOIN pg_class k ON k.oid = a.relid JOIN pg_type t ON t.oid = k.reltype WHERE i.xmin <> t.xmin)
 """
 # Only what can tell rows apart: whole, checked at once, and never null.
 _UNIQUE = """
@@ -158,12 +166,19 @@ class Catalog:
         self._learn(db, (column.type_oid for found in columns.values() for column in found))
         return [_with(table, columns[table.oid], unique[table.oid]) for table in tables]
 
-    def partitions(self, db: Connection[Any], table: CatalogTable) -> list[CatalogTable]:
-        """Where its rows are; with columns and keys."""
+    def partitions(
+        self, db: Connection[Any], table: CatalogTable, every: Sequence[CatalogTable]
+    ) -> list[CatalogTable]:
+        """Those of every level, with columns and keys."""
         if table.kind != PARTITIONED:
             return []
         oids = {oid for (oid,) in db.execute(_PARTITIONS, (table.oid,))}
-        return self.described(db, [each for each in self.tables(db) if each.oid in oids])
+        return self.described(db, [each for each in every if each.oid in oids])
+
+    def attached(self, db: Connection[Any], table: CatalogTable) -> dict[int, bool]:
+        """Partitions that were tables of their own before: PostgreSQL does not tell what they came with."""
+        found = db.execute(_ATTACHED, (table.oid,)) if table.kind == PARTITIONED else ()
+        return {oid: bool(has_rows) for oid, has_rows in found}
 
     def by_oid(self, db: Connection[Any], oid: int) -> CatalogTable | None:
         return self._the_one(db, lambda table: table.oid == oid)

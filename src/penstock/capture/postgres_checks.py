@@ -11,6 +11,7 @@ from psycopg.sql import Identifier
 
 from penstock.capture.outbox import is_outbox
 from penstock.capture.pgoutput import FULL
+from penstock.capture.postgres_captured import Captured
 from penstock.capture.postgres_catalog import (
     DEFAULT_SCHEMA,
     ORDINARY,
@@ -58,6 +59,13 @@ class Found:
     tables: list[CatalogTable]
     problems: list[Problem]
     names: Mapping[int, str]
+    attached: Mapping[str, Mapping[int, bool]]  # partitions that came as tables, and whether with rows
+
+    def captured(self, tables: Sequence[CatalogTable]) -> dict[str, Captured]:
+        """To be remembered of these."""
+        return {
+            table.name: Captured(table.oid, frozenset(self.attached.get(table.name, ()))) for table in tables
+        }
 
     @property
     def sound(self) -> list[CatalogTable]:
@@ -94,17 +102,20 @@ def checked(
     db: Connection[Any],
     catalog: Catalog,
     wanted: Sequence[str] | None,
-    known: Mapping[str, int],
+    known: Mapping[str, Captured],
     *,
     slot: str,
     publication: str,
 ) -> Found:
-    """`known`: tables that were captured so far, and their numbers: one that is there still must be sound."""
+    """`known`: tables that were captured so far: one that is there still must be sound."""
     server = _Server(*db.execute(_SETTINGS, {"slot": slot}).fetchone())  # type: ignore[misc]
     problems = _server_problems(server)
     every = catalog.tables(db)
     if wanted is None:
-        are_known = {table.oid for table in every if known.get(table.name) == table.oid}
+        numbers = {name: captured.oid for name, captured in known.items()}
+        are_known = {
+            table.oid for table in every if numbers.get(table.name) == table.oid and not table.is_partition
+        }
         candidates = [table for table in every if _is_candidate(table) or table.oid in are_known]
         described = catalog.described(db, candidates)
         tables = [table for table in described if table.key or table.oid in are_known]
@@ -117,13 +128,15 @@ def checked(
     problems += _alike(tables)
     for table in tables:
         found = _table_problems(catalog, table, server) or _partition_problems(
-            table, catalog.partitions(db, table)
+            table, catalog.partitions(db, table, every), tables
         )
         problems += [replace(each, tables=(table.name,)) for each in found]
     problems += _outbox_problems(db, tables, server)
     if not problems and not server.is_superuser:
         problems = _publication_problems(db, tables, publication, server)
-    return Found(tables, problems, {table.oid: table.name for table in every})
+    attached = {table.name: catalog.attached(db, table) for table in tables}
+    names = {table.oid: table.name for table in every if wanted is not None or not table.is_partition}
+    return Found(tables, problems, names, attached)
 
 
 def _server_problems(server: _Server) -> list[Problem]:
@@ -262,16 +275,27 @@ def _without_key(table: CatalogTable) -> Problem:
     return Problem(what, f"ALTER TABLE {sql} ADD PRIMARY KEY ({Identifier(first).as_string(None)})")
 
 
-def _partition_problems(table: CatalogTable, partitions: Sequence[CatalogTable]) -> list[Problem]:
+def _partition_problems(
+    table: CatalogTable, partitions: Sequence[CatalogTable], captured: Sequence[CatalogTable]
+) -> list[Problem]:
     """An update names its row as the partition says, which need not be as its table says."""
-    return [
+    oids = {other.oid for other in captured}
+    found = [
+        Problem(
+            f'"{each.name}" is a partition of "{table.name}", under which its changes come.',
+            f"{each.name}: leave it out, or capture it under another capture's name",
+        )
+        for each in partitions
+        if each.oid in oids
+    ]
+    return found + [
         Problem(
             f'partition "{each.name}" does not name its rows by the key of "{table.name}": its UPDATEs and '
             "DELETEs would fail, or not be told.",
             f"ALTER TABLE {each.quoted} REPLICA IDENTITY {_identity_by(table.key, each)}",
         )
         for each in partitions
-        if each.identity != FULL and not set(table.key) <= set(each.key)
+        if each.kind == ORDINARY and each.identity != FULL and not set(table.key) <= set(each.key)
     ]
 
 

@@ -22,6 +22,7 @@ from psycopg.sql import SQL, Identifier
 from penstock.capture import postgres_publication, postgres_slot
 from penstock.capture.pgoutput import Relation
 from penstock.capture.postgres_again import Again
+from penstock.capture.postgres_captured import Captured, captured_in, marks_of
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form, table_name
 from penstock.capture.postgres_checks import Found, Problem, checked, left_out, raise_if_any
 from penstock.capture.postgres_connection import (
@@ -101,7 +102,7 @@ class PostgresSource:
     def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
         with speaking_to(self.address):
             self.close()
-            known: Mapping[str, int] = position.get("tables", {}) if position else {}
+            known = captured_in(position)
             found = self._checked(known)
             raise_if_any(self.address, found.problems)
             names = self._names_of(again, found.tables)
@@ -173,7 +174,7 @@ class PostgresSource:
             self._db = connect(self._url)
         return self._db
 
-    def _checked(self, known: Mapping[str, int]) -> Found:
+    def _checked(self, known: Mapping[str, Captured]) -> Found:
         names = {"slot": self._slot, "publication": self._publication}
         with one_moment(self._asking()) as db:
             return checked(db, self._catalog, self._wanted, known, **names)
@@ -206,10 +207,12 @@ class PostgresSource:
 
     # ---- the first snapshot -----------------------------------------------------------------------
 
-    def _snapshot(self, found: Found, known: Mapping[str, int]) -> Generator[Step | None, None, Position]:
+    def _snapshot(
+        self, found: Found, known: Mapping[str, Captured]
+    ) -> Generator[Step | None, None, Position]:
         """Whatever an interrupted one has left is dropped; returns the position at its end."""
-        tables, numbers = found.tables, {table.name: table.oid for table in found.tables}
-        position = {"phase": SNAPSHOT, "slot": self._slot, "tables": numbers}
+        tables, captured = found.tables, found.captured(found.tables)
+        position = {"phase": SNAPSHOT, "slot": self._slot, "tables": marks_of(captured)}
         forms = [self._catalog.form_of(table).table for table in tables]
         if not known:
             check_columns("as_text", self._catalog.as_text, forms)
@@ -223,7 +226,7 @@ class PostgresSource:
         snapshot = InitialSnapshot(self._url, self._slot, chunk_rows=self._chunk_rows)
         for changes in snapshot.changes(db, self._catalog, tables):
             yield None if changes is None else Step(position, [changes])
-        begun = self._position(snapshot.lsn, None, numbers)
+        begun = self._position(snapshot.lsn, None, captured)
         yield Step(begun, ends=forms)
         return begun
 
@@ -238,7 +241,7 @@ class PostgresSource:
     def _streamed(self, position: Position, names: Sequence[str]) -> Generator[Step | None, None, Position]:
         """Until other tables are there; returns the position at which those are captured."""
         lsn = self._stored_lsn = lsn_number(position["lsn"])
-        known: Mapping[str, int] = position.get("tables", {})
+        known = captured_in(position)
         again = Again(self._catalog, position.get("again"), known, chunk_rows=self._chunk_rows)
         self._reached_lsn = 0
         if names:
@@ -299,7 +302,7 @@ class PostgresSource:
     def _taken_on(self, other: OtherTables, again: Again, lsn: int) -> Generator[Step | None, None, Position]:
         """What is gone is emptied, what is new is published, and read."""
         again.add(other.fresh, beat(self._asking()))
-        position = self._position(lsn, again, other.numbers)
+        position = self._position(lsn, again, other.captured)
         yield Step(position, gone=other.gone)  # stored before a table can begin to come
         self.close()
         postgres_publication.publish(self._asking(), other.tables, self._publication)
@@ -337,8 +340,8 @@ class PostgresSource:
     def _wants(self, name: str) -> bool:
         return any(wanted.removeprefix("public.") == name for wanted in self._wanted or ())
 
-    def _position(self, lsn: int, again: Again | None, known: Mapping[str, int]) -> Position:
-        position: dict[str, Any] = {"phase": STREAM, "lsn": lsn_text(lsn), "tables": known}
+    def _position(self, lsn: int, again: Again | None, known: Mapping[str, Captured]) -> Position:
+        position: dict[str, Any] = {"phase": STREAM, "lsn": lsn_text(lsn), "tables": marks_of(known)}
         return {**position, "again": again.state} if again else position
 
 

@@ -1,0 +1,38 @@
+"""What a position remembers of each captured table: more is not needed to see that it is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A table as it was when it was last looked at."""
+
+    oid: int
+    attached: frozenset[int] = frozenset()  # partitions that were made as tables of their own
+    is_whole: bool = True  # otherwise it has to be read again
+
+    @classmethod
+    def of(cls, mark: Any) -> Captured:
+        if isinstance(mark, int):
+            return cls(mark)
+        return cls(mark["oid"], frozenset(mark["attached"]), mark["is_whole"])
+
+    @property
+    def mark(self) -> Any:
+        """Plain JSON; of most tables a number."""
+        if self.is_whole and not self.attached:
+            return self.oid
+        return {"oid": self.oid, "attached": sorted(self.attached), "is_whole": self.is_whole}
+
+
+def captured_in(position: Mapping[str, Any] | None) -> dict[str, Captured]:
+    marks = position.get("tables", {}) if position else {}
+    return {name: Captured.of(mark) for name, mark in marks.items()}
+
+
+def marks_of(known: Mapping[str, Captured]) -> dict[str, Any]:
+    return {name: captured.mark for name, captured in known.items()}
