@@ -257,6 +257,29 @@ def test_a_table_that_loses_its_key_is_told(log: ps.Log, database: PostgresDatab
     assert "ALTER TABLE" in str(refused.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [
+        ("DROP CONSTRAINT orders_pkey", "ADD PRIMARY KEY (id)"),
+        ("REPLICA IDENTITY NOTHING", "REPLICA IDENTITY DEFAULT"),
+    ],
+)
+def test_a_table_that_had_no_key_for_a_while_goes_on(
+    log: ps.Log, database: PostgresDatabase, away: str, back: str
+) -> None:
+    database.run(WIDE.format("orders"), WIDE.format("others"), "INSERT INTO orders VALUES (1, 1, 'x')")
+    caught_up(log, "c", database.source())
+    database.run(
+        f"ALTER TABLE orders {away}",
+        "INSERT INTO orders VALUES (2, 2, 'x')",
+        f"ALTER TABLE orders {back}",
+        "UPDATE orders SET n = 9",
+    )
+    caught_up(log, "c", database.source())
+    assert same(log, database, "orders")
+    assert ops(log, "c.orders") == ["r", "c", "u", "u"]
+
+
 # ---- large values that an update leaves out ----------------------------------------------------------
 
 

@@ -213,9 +213,10 @@ class Catalog:
             self._field(name, each.name, each.type_oid, each.modifier, dimensions.get(each.name, 0))
             for each in relation.columns
         ]
-        # With the whole row as identity, only the catalogue says what the key is.
+        # With the whole row as identity, only the catalogue says what the key is; and without any, when
+        # PostgreSQL takes inserts alone: the table may have had no key for a while.
         told = tuple(column.name for column in relation.columns if column.in_identity)
-        key = _key_in(known, relation) if relation.identity == FULL and known else told
+        key = _key_in(known, relation) if known and (relation.identity == FULL or not told) else told
         return _form(relation.oid, name, pa.schema(fields), key)
 
     def _field(self, table: str, name: str, oid: int, modifier: int, dimensions: int) -> Any:
