@@ -135,6 +135,23 @@ def test_missing_rights_name_the_grants(database: PostgresDatabase, logical_post
     assert fold.rows("orders") == database.rows("orders")
 
 
+def test_a_schema_that_may_not_be_used_names_its_grant_once(database: PostgresDatabase) -> None:
+    role = f"outside_{database.name}"
+    database.run(
+        "CREATE SCHEMA sales",
+        *(f"CREATE TABLE sales.{name} (id int PRIMARY KEY)" for name in ("orders", "items")),
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA sales TO {role}",
+        "CREATE PUBLICATION theirs FOR TABLE sales.orders, sales.items",
+    )
+    source = PostgresSource(make_conninfo(database.dsn, user=role), name=database.name, publication="theirs")
+    error = refused(source)
+    assert error.hint == f'GRANT USAGE ON SCHEMA "sales" TO "{role}"'
+    database.run(error.hint)
+    assert [table.name for table in source.tables()] == ["sales.items", "sales.orders"]
+    source.close()
+
+
 @pytest.mark.parametrize(
     "setting",
     [

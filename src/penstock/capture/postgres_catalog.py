@@ -24,7 +24,8 @@ DEFAULT_SCHEMA = "public"
 _TABLES = """
 SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
        c.relreplident::text, c.relispartition,
-       coalesce(has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'), true),
+       coalesce(has_schema_privilege(n.oid, 'USAGE'), true),
+       coalesce(has_table_privilege(c.oid, 'SELECT'), true),
        pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
@@ -91,6 +92,7 @@ class CatalogTable:
     persistence: str
     identity: str  # d: the primary key, i: an index, f: the whole row, n: nothing
     is_partition: bool
+    may_enter: bool  # its schema
     may_select: bool
     is_owned: bool
     columns: tuple[CatalogColumn, ...] = ()

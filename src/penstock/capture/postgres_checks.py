@@ -94,7 +94,7 @@ def raise_if_any(address: str, problems: Sequence[Problem]) -> None:
     if not problems:
         return
     head = f"{address} cannot be captured as it is:"
-    hint = "\n".join(f"{problem.remedy}" for problem in problems)
+    hint = "\n".join(dict.fromkeys(problem.remedy for problem in problems))
     raise NotSupported("\n".join([head, *(f"- {problem.what}" for problem in problems)]), hint=hint)
 
 
@@ -222,8 +222,11 @@ def _table_problems(catalog: Catalog, table: CatalogTable, server: _Server) -> l
         )
         return [Problem(f'table "{name}" is {kind}: its changes are not in the WAL.', remedy)]
     found = [] if table.key else [_without_key(table)]
+    role, schema = (Identifier(each).as_string(None) for each in (server.user, table.schema))
+    if not table.may_enter:
+        what = f'role {role} may not use schema {schema}, where "{name}" is.'
+        found.append(Problem(what, f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
     if not table.may_select:
-        role = Identifier(server.user).as_string(None)
         what = f'role {role} may not read table "{name}".'
         found.append(Problem(what, f"GRANT SELECT ON {sql} TO {role}"))
     if table.key:
