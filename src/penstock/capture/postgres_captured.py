@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -12,6 +12,7 @@ class Captured:
     """A table as it was when it was last looked at."""
 
     oid: int
+    columns: int = 0  # that it ever had, 0 where that was not noted
     attached: frozenset[int] = frozenset()  # partitions that were made as tables of their own
     is_whole: bool = True  # otherwise it has to be read again
 
@@ -19,14 +20,12 @@ class Captured:
     def of(cls, mark: Any) -> Captured:
         if isinstance(mark, int):
             return cls(mark)
-        return cls(mark["oid"], frozenset(mark["attached"]), mark["is_whole"])
+        return cls(mark["oid"], mark["columns"], frozenset(mark["attached"]), mark["is_whole"])
 
     @property
     def mark(self) -> Any:
-        """Plain JSON; of most tables a number."""
-        if self.is_whole and not self.attached:
-            return self.oid
-        return {"oid": self.oid, "attached": sorted(self.attached), "is_whole": self.is_whole}
+        """Plain JSON."""
+        return {**asdict(self), "attached": sorted(self.attached)}
 
 
 def captured_in(position: Mapping[str, Any] | None) -> dict[str, Captured]:

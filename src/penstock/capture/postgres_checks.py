@@ -64,7 +64,8 @@ class Found:
     def captured(self, tables: Sequence[CatalogTable]) -> dict[str, Captured]:
         """To be remembered of these."""
         return {
-            table.name: Captured(table.oid, frozenset(self.attached.get(table.name, ()))) for table in tables
+            table.name: Captured(table.oid, table.columns_ever, frozenset(self.attached.get(table.name, ())))
+            for table in tables
         }
 
     @property

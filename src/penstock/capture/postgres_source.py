@@ -127,9 +127,13 @@ class PostgresSource:
                 self._stream.confirm(self._stored_lsn)
 
     def altered(self, old: Table, new: Table) -> bool:
-        """A column that was added or renamed has values in rows that nobody touched; a new type converts."""
-        return any(
-            column.name not in old.columns.names or old.columns.field(column.name).type != column.type
+        """A column that was added or renamed has values in rows that nobody touched; a new type converts.
+
+        One that has moved behind others was made anew, or has changed names with them.
+        """
+        kept = [name for name in old.columns.names if name in new.columns.names]
+        return [name for name in new.columns.names if name in kept] != kept or any(
+            column.name not in kept or old.columns.field(column.name).type != column.type
             for column in new.columns
         )
 

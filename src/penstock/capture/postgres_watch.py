@@ -109,9 +109,7 @@ class TableWatch:
 
     def _compared(self, tables: Sequence[CatalogTable], found: Found, there: set[int]) -> OtherTables:
         now = {table.name: table.oid for table in tables}
-        fresh = [
-            name for name, oid in now.items() if oid not in there or not self._is_whole(name, oid, found)
-        ]
+        fresh = [table.name for table in tables if table.oid not in there or not self._is_whole(table, found)]
         gone = [
             name
             for name, captured in self.known.items()
@@ -119,9 +117,14 @@ class TableWatch:
         ]
         return OtherTables(tables, fresh, gone, found.captured(tables))
 
-    def _is_whole(self, name: str, oid: int, found: Found) -> bool:
-        """Whether all its rows have been told, or will be by the stream."""
-        if not self.is_called(oid, name) or not self.known[name].is_whole:
+    def _is_whole(self, table: CatalogTable, found: Found) -> bool:
+        """Whether all its rows have been told as they are, or will be by the stream."""
+        if not self.is_called(table.oid, table.name):
             return False
-        came = found.attached[name].items()
-        return not any(has_rows for part, has_rows in came if part not in self.known[name].attached)
+        known, came = self.known[table.name], found.attached[table.name].items()
+        return (
+            known.is_whole
+            and known.columns
+            in (0, table.columns_ever)  # a new one may have the name of one that was dropped
+            and not any(has_rows for part, has_rows in came if part not in known.attached)
+        )
