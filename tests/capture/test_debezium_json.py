@@ -192,6 +192,26 @@ def test_values_that_are_not_repeated_are_told_as_such() -> None:
     assert dbz.changes_of(ORDERS, [told]).unchanged == {"photo": [0], "tags": [0]}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("ARRAY<INT>", [*b"__debezium_unavailable_value"]),
+        ("ARRAY<BIGINT>", [*b"__debezium_unavailable_value"]),
+        ("ARRAY<STRING>", ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),  # of uuid
+        ("ARRAY<BINARY>", ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]),
+        ("STRING", '{"__debezium_unavailable_value":"__debezium_unavailable_value"}'),  # of hstore
+        ("MAP<STRING, STRING>", {"__debezium_unavailable_value": "__debezium_unavailable_value"}),
+    ],
+)
+def test_each_type_has_its_own_sign_for_a_value_that_is_not_repeated(dtype: str, value: Any) -> None:
+    """As Debezium 3.6 writes them for PostgreSQL."""
+    table = dbz.declared_tables({"t": f"id INT NOT NULL, v {dtype}"})["t"]
+    payload = {"op": "u", "before": None, "after": {"id": 1, "v": value}, "source": {}}
+    told = dbz.from_debezium(payload, table)
+    assert told is not None
+    assert (told.unchanged, told.after) == (("v",), {"id": 1, "v": None})
+
+
 def test_zeros_that_stand_for_nothing_are_no_row_before() -> None:
     source = {"connector": "postgresql"}
     for amount, wanted in (("0.00", None), ("3.00", Decimal("3.00"))):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +135,50 @@ def test_missing_rights_name_the_grants(database: PostgresDatabase, logical_post
     assert fold.rows("orders") == database.rows("orders")
 
 
+def test_a_schema_that_may_not_be_used_names_its_grant_once(database: PostgresDatabase) -> None:
+    role = f"outside_{database.name}"
+    database.run(
+        "CREATE SCHEMA sales",
+        *(f"CREATE TABLE sales.{name} (id int PRIMARY KEY)" for name in ("orders", "items")),
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA sales TO {role}",
+        "CREATE PUBLICATION theirs FOR TABLE sales.orders, sales.items",
+    )
+    source = PostgresSource(make_conninfo(database.dsn, user=role), name=database.name, publication="theirs")
+    error = refused(source)
+    assert error.hint == f'GRANT USAGE ON SCHEMA "sales" TO "{role}"'
+    database.run(error.hint)
+    assert [table.name for table in source.tables()] == ["sales.items", "sales.orders"]
+    source.close()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "default_transaction_read_only = on",
+        "idle_session_timeout = '300ms'",
+        "idle_in_transaction_session_timeout = '300ms'",
+        "statement_timeout = '300ms'",
+        "default_transaction_isolation = 'serializable'",
+    ],
+)
+def test_what_is_set_for_a_role_is_for_its_application(database: PostgresDatabase, setting: str) -> None:
+    role = f"limited_{database.name}"
+    database.run(TABLE, f"CREATE ROLE {role} SUPERUSER LOGIN", f"ALTER ROLE {role} SET {setting}")
+    source = PostgresSource(make_conninfo(database.dsn, user=role), name=database.name, heartbeat_s=1)
+    fold, waited = Fold(), 0
+    for step in followed(source, fold):
+        if step is not None:
+            continue
+        waited += 1  # 200 ms each
+        if waited == 6:
+            database.run("INSERT INTO orders VALUES (1, 1)")
+            end = database.end()
+        if waited > 6 and fold.lsn >= end:
+            break
+    assert fold.rows("orders") == database.rows("orders")
+
+
 def test_no_free_slot_and_a_server_that_does_not_answer(
     database: PostgresDatabase, logical_postgres: Postgres
 ) -> None:
@@ -238,9 +284,48 @@ def test_tables_that_nobody_named_and_cannot_be_captured_are_told(database: Post
         "CREATE TABLE parts (n int) PARTITION BY LIST (n)",
         "CREATE TABLE part PARTITION OF parts DEFAULT",
         "CREATE VIEW shown AS SELECT 1 AS id",
+        "CREATE TABLE made (n int, id int GENERATED ALWAYS AS (n + 1) STORED PRIMARY KEY)",
     )
-    assert database.source().status(None)["left_out"] == ["keyless", "parts", "unlogged"]
+    assert database.source().status(None)["left_out"] == ["keyless", "made", "parts", "unlogged"]
+    assert [table.name for table in database.source().tables()] == ["orders"]
+    message = refused(database.source(tables=["made"])).message
+    assert 'the key of table "made" has a generated column' in message
     assert "left_out" not in database.source(tables=["orders"]).status(None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "table", "partition"),
+    [
+        ("id int PRIMARY KEY, k int NOT NULL", "DEFAULT", "NOTHING"),
+        ("id int PRIMARY KEY, k int NOT NULL", "DEFAULT", "USING INDEX by_k"),
+        ("id int UNIQUE NOT NULL, k int NOT NULL", "USING INDEX parts_id_key", "DEFAULT"),
+        ("id int UNIQUE NOT NULL, k int NOT NULL", "FULL", "NOTHING"),
+    ],
+)
+def test_a_partition_that_names_its_rows_otherwise_is_told_and_what_is_said_mends_it(
+    database: PostgresDatabase, columns: str, table: str, partition: str
+) -> None:
+    database.run(
+        f"CREATE TABLE parts ({columns}, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "CREATE UNIQUE INDEX by_k ON low (k)",
+        f"ALTER TABLE parts REPLICA IDENTITY {table}",
+        f"ALTER TABLE low REPLICA IDENTITY {partition}",
+        "INSERT INTO parts VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)",
+    )
+    found = refused(database.source())
+    assert 'partition "low" does not name its rows by the key of "parts"' in found.message
+    database.run(str(found.hint))
+    fold, end = Fold(), database.end()
+    follow(database.source(), fold, lambda: fold.lsn >= end)
+    database.run(
+        "UPDATE parts SET n = 9 WHERE id = 1",
+        "DELETE FROM parts WHERE id = 2",
+        "UPDATE parts SET id = 4 WHERE id = 3",
+    )
+    end = database.end()
+    follow(database.source(), fold, lambda: fold.lsn >= end)
+    assert fold.rows("parts") == database.rows("parts")
 
 
 def captured(database: PostgresDatabase) -> Fold:
@@ -294,6 +379,37 @@ def test_wal_that_was_removed_is_lost(database: PostgresDatabase) -> None:
             next(iter(database.source().steps(fold.position)))
     finally:
         database.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def test_an_older_copy_of_the_server_is_noticed() -> None:
+    """Its slot is older too, and all that is written until it has caught up would be taken for stored."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        try:
+            server = start_postgres(Path(folder), options=["wal_level=logical"])
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        database = PostgresDatabase.create(server.dsn)
+        try:
+            fold, data = captured(database), Path(folder, "data")
+            server.stop()
+            subprocess.run(["cp", "-a", data, Path(folder, "copy")], check=True)
+            server = server.started_again()
+            database.run("INSERT INTO orders SELECT i, i FROM generate_series(10, 500) i")
+            end = database.end()
+            follow(database.source(), fold, lambda: fold.lsn >= end)
+            server.stop()
+            shutil.rmtree(data)
+            Path(folder, "copy").rename(data)
+            server = server.started_again()
+            database.run("INSERT INTO orders VALUES (2, 2)")
+            with pytest.raises(ChangesLost, match="an older copy: its WAL ends at"):
+                next(iter(database.source().steps(fold.position)))
+            end = database.end()
+            follow(database.source(), fold, lambda: fold.lsn >= end, again=["*"])
+            assert fold.rows("orders") == database.rows("orders") == {1: (1, 1), 2: (2, 2)}
+        finally:
+            database.let_go()
+            server.stop()
 
 
 def test_a_slot_that_another_process_reads_is_contended(

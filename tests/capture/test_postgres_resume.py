@@ -99,6 +99,10 @@ def test_three_writers_ddl_and_a_source_that_is_reopened_at_random(
                     break
             if statement := next(ddl, None):
                 database.run(statement)
+    # Its DDL may have come behind the last of the changes.
+    there = "SELECT attname::text FROM pg_attribute WHERE attrelid = 'audit'::regclass AND attnum > 0"
+    audit = [name for (name,) in database.query(f"{there} ORDER BY attnum")]
+    follow(database.source(), fold, lambda: fold.forms["audit"][-1].columns.names == audit)
     assert not writers.failed
     assert opened > 4
     report(

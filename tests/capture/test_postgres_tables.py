@@ -97,6 +97,54 @@ def test_a_table_in_the_place_of_another(
     assert "c.orders_old" not in log.topics()
 
 
+SWAP = (
+    "ALTER TABLE orders RENAME TO between",
+    "ALTER TABLE others RENAME TO orders",
+    "ALTER TABLE between RENAME TO others",
+)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "ALTER TABLE orders RENAME TO away",
+            "INSERT INTO away VALUES (7, 7, 'x')",
+            "UPDATE away SET n = 1 WHERE id = 1",
+            "DELETE FROM away WHERE id = 2",
+            "ALTER TABLE away RENAME TO orders",
+        ),
+        ("BEGIN", "ALTER TABLE orders RENAME TO away", "DELETE FROM away",
+         "ALTER TABLE away RENAME TO orders", "INSERT INTO orders VALUES (8, 8, 'x')", "COMMIT"),
+        (*SWAP, "INSERT INTO orders VALUES (7, 7, 'x')", "INSERT INTO others VALUES (8, 8, 'x')", *SWAP),
+    ],
+    ids=["renamed and back", "within a transaction", "swapped and back"],
+)  # fmt: skip
+@pytest.mark.parametrize("tables", [None, ["orders", "others"]], ids=["all", "named"])
+def test_a_table_that_has_another_name_for_a_while(
+    log: ps.Log,
+    database: PostgresDatabase,
+    statements: tuple[str, ...],
+    tables: list[str] | None,
+    meanwhile: Callable[..., ps.capture.Capture],
+) -> None:
+    """Nobody needs to have looked at that time."""
+    database.run(WIDE.format("orders"), WIDE.format("others"))
+    database.run(
+        "INSERT INTO orders VALUES (1, 0, 'x'), (2, 0, 'x')", "INSERT INTO others VALUES (3, 0, 'x')"
+    )
+    caught_up(log, "c", database.source(tables=tables))
+    capture = meanwhile(
+        *statements,
+        "INSERT INTO orders VALUES (9, 9, 'y')",
+        until=lambda: same(log, database, "orders") and same(log, database, "others"),
+        tables=tables,
+    )
+    assert same(log, database, "orders")
+    assert same(log, database, "others")
+    assert sorted(capture.status()["tables"]) == ["orders", "others"]
+
+
 def test_a_table_that_is_made_anew(
     log: ps.Log, database: PostgresDatabase, meanwhile: Callable[..., ps.capture.Capture]
 ) -> None:
@@ -207,6 +255,29 @@ def test_a_table_that_loses_its_key_is_told(log: ps.Log, database: PostgresDatab
     with pytest.raises(NotSupported, match='table "orders" has no primary key') as refused:
         caught_up(log, "c", database.source())
     assert "ALTER TABLE" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [
+        ("DROP CONSTRAINT orders_pkey", "ADD PRIMARY KEY (id)"),
+        ("REPLICA IDENTITY NOTHING", "REPLICA IDENTITY DEFAULT"),
+    ],
+)
+def test_a_table_that_had_no_key_for_a_while_goes_on(
+    log: ps.Log, database: PostgresDatabase, away: str, back: str
+) -> None:
+    database.run(WIDE.format("orders"), WIDE.format("others"), "INSERT INTO orders VALUES (1, 1, 'x')")
+    caught_up(log, "c", database.source())
+    database.run(
+        f"ALTER TABLE orders {away}",
+        "INSERT INTO orders VALUES (2, 2, 'x')",
+        f"ALTER TABLE orders {back}",
+        "UPDATE orders SET n = 9",
+    )
+    caught_up(log, "c", database.source())
+    assert same(log, database, "orders")
+    assert ops(log, "c.orders") == ["r", "c", "u", "u"]
 
 
 # ---- large values that an update leaves out ----------------------------------------------------------

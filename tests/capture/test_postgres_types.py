@@ -79,6 +79,8 @@ WIDE: Sequence[tuple[str, str, str, Any]] = [
     ("bytea[]", "ARRAY['\\xca'::bytea, '']", "ARRAY<BINARY>", [b"\xca", b""]),
     ("mood[]", "'{sad,\"so so\"}'", "ARRAY<STRING>", ["sad", "so so"]),
     ("int4range[]", "ARRAY['[1,2)'::int4range]", "STRING", '{"[1,2)"}'),
+    ("int2vector", "'1 2'", "STRING", "1 2"),
+    ("oidvector", "'22 33'", "STRING", "22 33"),
     ("small", "7", "INT", 7),
     ("priced", "7", "DECIMAL(6, 1)", Decimal("7.0")),
     ("pair", "ROW(1, 'x y')", "STRING", '(1,"x y")'),

@@ -32,11 +32,6 @@ from penstock.schema import RecordSchema, ddl_of
 Json = Mapping[str, Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SNAPSHOTS = {"true", "first", "first_in_data_collection", "last_in_data_collection", "last"}
-_PLACEHOLDERS: tuple[Any, ...] = (
-    types.PLACEHOLDER,
-    [types.PLACEHOLDER],
-    base64.b64encode(types.PLACEHOLDER.encode()).decode(),
-)
 _MISFITS = (ValueError, TypeError, ArithmeticError, KeyError, AttributeError, LookupError)
 
 
@@ -314,7 +309,7 @@ class Form:
         unchanged = []
         for name, read in self.readers.items():
             value = told.get(name)
-            if value in _PLACEHOLDERS:
+            if value in types.PLACEHOLDERS:
                 unchanged.append(name)
                 row[name] = None
                 continue

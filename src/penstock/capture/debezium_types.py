@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import hashlib
+import json
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -23,6 +26,18 @@ Schema = Mapping[str, Any]
 
 PLACEHOLDER = "__debezium_unavailable_value"
 """Stands where a value is as it was, and the source does not repeat it."""
+_PLACEHOLDER = PLACEHOLDER.encode()
+PLACEHOLDERS: tuple[Any, ...] = (
+    PLACEHOLDER,
+    base64.b64encode(_PLACEHOLDER).decode(),
+    [PLACEHOLDER],
+    [base64.b64encode(_PLACEHOLDER).decode()],
+    list(_PLACEHOLDER),  # of whole numbers
+    [str(uuid.UUID(bytes=hashlib.md5(_PLACEHOLDER, usedforsecurity=False).digest(), version=3))],
+    {PLACEHOLDER: PLACEHOLDER},
+    json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":")),
+)
+"""How it looks in columns of other types: bytes, arrays, and maps as such or as text."""
 
 _DEBEZIUM, _CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
 _DECIMAL, _VARIABLE = f"{_CONNECT}Decimal", "io.debezium.data.VariableScaleDecimal"

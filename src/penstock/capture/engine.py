@@ -208,7 +208,7 @@ class Capture:
         records: dict[str, list[pa.Table]] = {}
         published: dict[str, list[int]] = {}
         for table in step.begins:
-            progress = self._seen(progress, table, step, records)
+            progress = self._seen(progress, table, step, records, is_read=True)
             end = self._topics.of(table).rows.bounds()[0][1]
             progress = progress.with_table(
                 table.name, replace(progress.tables[table.name], snapshot_from=end)
@@ -278,9 +278,15 @@ class Capture:
             self.snapshot = (table.name, self.snapshot[1] + rows.num_rows)
 
     def _seen(
-        self, progress: Progress, table: Table, step: Step, records: dict[str, list[pa.Table]]
+        self,
+        progress: Progress,
+        table: Table,
+        step: Step,
+        records: dict[str, list[pa.Table]],
+        *,
+        is_read: bool = False,
     ) -> Progress:
-        """Note the form of a table; a new one is told."""
+        """Note the form of a table; a new one is told. `is_read`: whole, from here on."""
         columns, known = RecordSchema(table.columns).ddl, progress.tables.get(table.name)
         if known is None:
             self._topics.check_unused(table)
@@ -288,8 +294,10 @@ class Capture:
             back = replace(known, is_gone=False)
             return progress.with_table(table.name, back) if known.is_gone else progress
         version = known.version + 1 if known else 1
-        if known and self.source.altered(
-            Table(table.name, RecordSchema.of(known.columns).arrow, known.key), table
+        if (
+            known
+            and not is_read
+            and self.source.altered(Table(table.name, RecordSchema.of(known.columns).arrow, known.key), table)
         ):
             wanted = pa.Table.from_pylist(
                 [{"tables": [table.name]}], schema=self._topics.requests.schema.arrow

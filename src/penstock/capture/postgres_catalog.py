@@ -24,8 +24,9 @@ DEFAULT_SCHEMA = "public"
 _TABLES = """
 SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
        c.relreplident::text, c.relispartition,
-       coalesce(has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'), true),
-       pg_has_role(c.relowner, 'USAGE')
+       coalesce(has_schema_privilege(n.oid, 'USAGE'), true),
+       coalesce(has_table_privilege(c.oid, 'SELECT'), true),
+       pg_has_role(c.relowner, 'USAGE'), c.relnatts
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND n.nspname <> 'information_schema' AND (n.nspname !~ '^pg_' OR n.nspname ~ '^pg_temp_')
@@ -37,6 +38,18 @@ SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint, a.atttypmod, a.a
 FROM pg_attribute a
 WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attrelid, a.attnum
+"""
+_PARTITIONS = """
+SELECT p.relid::oid::bigint FROM pg_class c CROSS JOIN LATERAL pg_partition_tree(c.oid) p
+WHERE c.oid = %s::oid AND p.level > 0
+"""
+# One that was made as a partition has its type and its place from one transaction. Its size needs no right.
+_ATTACHED = """
+SELECT p.relid::oid::bigint, pg_relation_size(p.relid) > 0
+FROM pg_class c CROSS JOIN LATERAL pg_partition_tree(c.oid) p
+WHERE c.oid = %s::oid AND p.isleaf AND EXISTS (
+    SELECT FROM pg_partition_ancestors(p.relid) a JOIN pg_inherits i ON i.inhrelid = a.relid
+    JOIN pg_class k ON k.oid = a.relid JOIN pg_type t ON t.oid = k.reltype WHERE i.xmin <> t.xmin)
 """
 # Only what can tell rows apart: whole, checked at once, and never null.
 _UNIQUE = """
@@ -79,8 +92,10 @@ class CatalogTable:
     persistence: str
     identity: str  # d: the primary key, i: an index, f: the whole row, n: nothing
     is_partition: bool
+    may_enter: bool  # its schema
     may_select: bool
     is_owned: bool
+    columns_ever: int  # also those that were dropped
     columns: tuple[CatalogColumn, ...] = ()
     unique: tuple[UniqueIndex, ...] = ()
 
@@ -103,9 +118,15 @@ class CatalogTable:
         return self.sql.as_string(None)
 
     @property
+    def told(self) -> list[UniqueIndex]:
+        """Those without generated columns, which PostgreSQL does not send."""
+        names = {column.name for column in self.columns}
+        return [index for index in self.unique if names.issuperset(index.columns)]
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The columns by which an update or a delete will name its row, in the order of their index."""
-        for index in self.unique:
+        for index in self.told:
             fits = {"d": index.is_primary, "i": index.is_identity, FULL: True}
             if fits.get(self.identity, False):
                 return index.columns
@@ -148,6 +169,20 @@ class Catalog:
         self._learn(db, (column.type_oid for found in columns.values() for column in found))
         return [_with(table, columns[table.oid], unique[table.oid]) for table in tables]
 
+    def partitions(
+        self, db: Connection[Any], table: CatalogTable, every: Sequence[CatalogTable]
+    ) -> list[CatalogTable]:
+        """Those of every level, with columns and keys."""
+        if table.kind != PARTITIONED:
+            return []
+        oids = {oid for (oid,) in db.execute(_PARTITIONS, (table.oid,))}
+        return self.described(db, [each for each in every if each.oid in oids])
+
+    def attached(self, db: Connection[Any], table: CatalogTable) -> dict[int, bool]:
+        """Partitions that were tables of their own before: PostgreSQL does not tell what they came with."""
+        found = db.execute(_ATTACHED, (table.oid,)) if table.kind == PARTITIONED else ()
+        return {oid: bool(has_rows) for oid, has_rows in found}
+
     def by_oid(self, db: Connection[Any], oid: int) -> CatalogTable | None:
         return self._the_one(db, lambda table: table.oid == oid)
 
@@ -181,9 +216,10 @@ class Catalog:
             self._field(name, each.name, each.type_oid, each.modifier, dimensions.get(each.name, 0))
             for each in relation.columns
         ]
-        # With the whole row as identity, only the catalogue says what the key is.
+        # With the whole row as identity, only the catalogue says what the key is; and without any, when
+        # PostgreSQL takes inserts alone: the table may have had no key for a while.
         told = tuple(column.name for column in relation.columns if column.in_identity)
-        key = _key_in(known, relation) if relation.identity == FULL and known else told
+        key = _key_in(known, relation) if known and (relation.identity == FULL or not told) else told
         return _form(relation.oid, name, pa.schema(fields), key)
 
     def _field(self, table: str, name: str, oid: int, modifier: int, dimensions: int) -> Any:

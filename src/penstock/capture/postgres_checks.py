@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import Connection
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import Identifier
 
 from penstock.capture.outbox import is_outbox
+from penstock.capture.pgoutput import FULL
+from penstock.capture.postgres_captured import Captured
 from penstock.capture.postgres_catalog import (
     DEFAULT_SCHEMA,
     ORDINARY,
@@ -19,6 +21,7 @@ from penstock.capture.postgres_catalog import (
     CatalogTable,
 )
 from penstock.capture.postgres_connection import one_moment
+from penstock.capture.postgres_publication import completing, creating, published
 from penstock.capture.source import BOOKKEEPING, Table
 from penstock.errors import BadSchema, NotSupported
 from penstock.log.keys import check_key
@@ -56,6 +59,14 @@ class Found:
     tables: list[CatalogTable]
     problems: list[Problem]
     names: Mapping[int, str]
+    attached: Mapping[str, Mapping[int, bool]]  # partitions that came as tables, and whether with rows
+
+    def captured(self, tables: Sequence[CatalogTable]) -> dict[str, Captured]:
+        """To be remembered of these."""
+        return {
+            table.name: Captured(table.oid, table.columns_ever, frozenset(self.attached.get(table.name, ())))
+            for table in tables
+        }
 
     @property
     def sound(self) -> list[CatalogTable]:
@@ -84,7 +95,7 @@ def raise_if_any(address: str, problems: Sequence[Problem]) -> None:
     if not problems:
         return
     head = f"{address} cannot be captured as it is:"
-    hint = "\n".join(f"{problem.remedy}" for problem in problems)
+    hint = "\n".join(dict.fromkeys(problem.remedy for problem in problems))
     raise NotSupported("\n".join([head, *(f"- {problem.what}" for problem in problems)]), hint=hint)
 
 
@@ -92,17 +103,20 @@ def checked(
     db: Connection[Any],
     catalog: Catalog,
     wanted: Sequence[str] | None,
-    known: Mapping[str, int],
+    known: Mapping[str, Captured],
     *,
     slot: str,
     publication: str,
 ) -> Found:
-    """`known`: tables that were captured so far, and their numbers: one that is there still must be sound."""
+    """`known`: tables that were captured so far: one that is there still must be sound."""
     server = _Server(*db.execute(_SETTINGS, {"slot": slot}).fetchone())  # type: ignore[misc]
     problems = _server_problems(server)
     every = catalog.tables(db)
     if wanted is None:
-        are_known = {table.oid for table in every if known.get(table.name) == table.oid}
+        numbers = {name: captured.oid for name, captured in known.items()}
+        are_known = {
+            table.oid for table in every if numbers.get(table.name) == table.oid and not table.is_partition
+        }
         candidates = [table for table in every if _is_candidate(table) or table.oid in are_known]
         described = catalog.described(db, candidates)
         tables = [table for table in described if table.key or table.oid in are_known]
@@ -114,11 +128,16 @@ def checked(
         tables = catalog.described(db, named)
     problems += _alike(tables)
     for table in tables:
-        problems += [replace(each, tables=(table.name,)) for each in _table_problems(catalog, table, server)]
+        found = _table_problems(catalog, table, server) or _partition_problems(
+            table, catalog.partitions(db, table, every), tables
+        )
+        problems += [replace(each, tables=(table.name,)) for each in found]
     problems += _outbox_problems(db, tables, server)
     if not problems and not server.is_superuser:
         problems = _publication_problems(db, tables, publication, server)
-    return Found(tables, problems, {table.oid: table.name for table in every})
+    attached = {table.name: catalog.attached(db, table) for table in tables}
+    names = {table.oid: table.name for table in every if wanted is not None or not table.is_partition}
+    return Found(tables, problems, names, attached)
 
 
 def _server_problems(server: _Server) -> list[Problem]:
@@ -204,8 +223,11 @@ def _table_problems(catalog: Catalog, table: CatalogTable, server: _Server) -> l
         )
         return [Problem(f'table "{name}" is {kind}: its changes are not in the WAL.', remedy)]
     found = [] if table.key else [_without_key(table)]
+    role, schema = (Identifier(each).as_string(None) for each in (server.user, table.schema))
+    if not table.may_enter:
+        what = f'role {role} may not use schema {schema}, where "{name}" is.'
+        found.append(Problem(what, f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
     if not table.may_select:
-        role = Identifier(server.user).as_string(None)
         what = f'role {role} may not read table "{name}".'
         found.append(Problem(what, f"GRANT SELECT ON {sql} TO {role}"))
     if table.key:
@@ -241,16 +263,52 @@ def _outbox_problems(
 
 
 def _without_key(table: CatalogTable) -> Problem:
-    sql, unique = table.quoted, table.unique
+    sql, unique = table.quoted, table.told
     if table.identity == _NOTHING and any(index.is_primary for index in unique):
         what = f'table "{table.name}" has REPLICA IDENTITY NOTHING.'
         return Problem(what, f"ALTER TABLE {sql} REPLICA IDENTITY DEFAULT")
     what = f'table "{table.name}" has no primary key: once published, its UPDATEs and DELETEs would fail.'
+    if any(index.is_primary for index in table.unique if index not in unique):
+        what = f'the key of table "{table.name}" has a generated column, which PostgreSQL does not send.'
     if unique:
         index = Identifier(unique[0].name).as_string(None)
         return Problem(what, f"ALTER TABLE {sql} REPLICA IDENTITY USING INDEX {index}")
+    if table.unique:
+        return Problem(what, f"{table.name}: leave it out (tables=), or give it a key of other columns")
     first = table.columns[0].name if table.columns else "id"
     return Problem(what, f"ALTER TABLE {sql} ADD PRIMARY KEY ({Identifier(first).as_string(None)})")
+
+
+def _partition_problems(
+    table: CatalogTable, partitions: Sequence[CatalogTable], captured: Sequence[CatalogTable]
+) -> list[Problem]:
+    """An update names its row as the partition says, which need not be as its table says."""
+    oids = {other.oid for other in captured}
+    found = [
+        Problem(
+            f'"{each.name}" is a partition of "{table.name}", under which its changes come.',
+            f"{each.name}: leave it out, or capture it under another capture's name",
+        )
+        for each in partitions
+        if each.oid in oids
+    ]
+    return found + [
+        Problem(
+            f'partition "{each.name}" does not name its rows by the key of "{table.name}": its UPDATEs and '
+            "DELETEs would fail, or not be told.",
+            f"ALTER TABLE {each.quoted} REPLICA IDENTITY {_identity_by(table.key, each)}",
+        )
+        for each in partitions
+        if each.kind == ORDINARY and each.identity != FULL and not set(table.key) <= set(each.key)
+    ]
+
+
+def _identity_by(key: Sequence[str], partition: CatalogTable) -> str:
+    for index in partition.unique:
+        if set(index.columns) == set(key):
+            name = Identifier(index.name).as_string(None)
+            return "DEFAULT" if index.is_primary else f"USING INDEX {name}"
+    return "FULL"
 
 
 def _publication_problems(
@@ -267,29 +325,10 @@ def _publication_problems(
         return []
     role = Identifier(server.user).as_string(None)
     what = f"role {role} may not publish " + (f'table "{foreign[0].name}"' if foreign else "tables") + "."
-    statement = publish_statement(tables, publication, exists=there is not None).as_string(None)
+    statement = (
+        creating(tables, publication).as_string(None)
+        if there is None
+        else completing(db, tables, publication)
+    )
     mine = tuple(table.name for table in tables if table.oid not in (there or ()))
     return [Problem(what, f"as the owner of the tables: {statement}", mine)]
-
-
-def published(db: Connection[Any], publication: str) -> set[int] | None:
-    """The tables of a publication; None where there is no such publication."""
-    found = db.execute("SELECT oid, puballtables FROM pg_publication WHERE pubname = %s", (publication,))
-    row = found.fetchone()
-    if row is None:
-        return None
-    if row[1]:
-        every = db.execute("SELECT oid::bigint FROM pg_class WHERE relkind IN ('r', 'p')")
-        return {oid for (oid,) in every}
-    members = db.execute("SELECT prrelid::bigint FROM pg_publication_rel WHERE prpubid = %s", (row[0],))
-    return {oid for (oid,) in members}
-
-
-def publish_statement(tables: Sequence[CatalogTable], publication: str, *, exists: bool) -> Any:
-    listed = SQL(", ").join(table.only for table in tables)
-    name = Identifier(publication)
-    if exists:
-        return SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, listed)
-    # Otherwise partitions would come one by one, under names of their own.
-    made = SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
-    return made.format(name, listed)

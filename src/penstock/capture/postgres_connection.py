@@ -35,10 +35,12 @@ _PINNED = {
     "client_encoding": "UTF8",
     "statement_timeout": "0",  # the defaults of a role are for its application
     "idle_in_transaction_session_timeout": "0",
+    "default_transaction_read_only": "off",
     "lock_timeout": "10s",
     "row_security": "off",  # rather an error than rows that a policy hides
     "synchronous_commit": "local",  # our heartbeat need not be on any standby
 }
+_IDLE_SESSIONS_FROM = 140_000
 _REFUSED_CODES = ("28000", "28P01", "42501")
 _REFUSED_WORDS = (
     "authentication failed",
@@ -107,7 +109,7 @@ def connect(url: str, *, replication: bool = False) -> Connection[Any]:
     extra: dict[str, Any] = {"options": f"{asked.get('options') or ''} {pinned}".strip()}
     if replication:
         extra["replication"] = "database"
-    return psycopg.connect(
+    db = psycopg.connect(
         url,
         autocommit=True,
         connect_timeout=_CONNECT_S,
@@ -116,6 +118,9 @@ def connect(url: str, *, replication: bool = False) -> Connection[Any]:
         application_name=asked.get("application_name") or "penstock capture",
         **extra,
     )
+    if not replication and db.info.server_version >= _IDLE_SESSIONS_FROM:
+        db.execute("SET idle_session_timeout = 0")  # nobody asks anything between two heartbeats
+    return db
 
 
 @contextmanager

@@ -1,22 +1,19 @@
-"""The slot and the publication of a capture: whether they are as we left them, and their end."""
+"""The slot of a capture: whether it is as we left it, and its end."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from psycopg import Connection
-from psycopg.sql import SQL, Identifier, Literal
 
-from penstock.capture.postgres_catalog import PARTITIONED, CatalogTable
-from penstock.capture.postgres_checks import publish_statement, published
 from penstock.capture.postgres_connection import lsn_number
+from penstock.capture.postgres_publication import published
 from penstock.capture.source import Position
-from penstock.errors import BadOption, Contended, NotSupported
+from penstock.errors import BadOption, Contended
 
 _NAME_BYTES_MAX = 63
-_MADE = "made by penstock capture"
 _SLOT = """
 SELECT active_pid, wal_status, confirmed_flush_lsn::text, plugin::text, database::text = current_database()
 FROM pg_replication_slots WHERE slot_name = %s
@@ -58,10 +55,17 @@ def lost_because(db: Connection[Any], slot: str, publication: str, position: Pos
         return f'slot "{slot}" is of another database or plugin'
     if wal_status == "lost":
         return f'PostgreSQL has removed the WAL that slot "{slot}" needed (max_slot_wal_keep_size)'
-    if confirmed and lsn_number(confirmed) > lsn_number(position["lsn"]):
-        return f'slot "{slot}" is at {confirmed} already, and the log only at {position["lsn"]}'
     if published(db, publication) is None:
         return f'its publication "{publication}" is gone'
+    return _other_history(db, slot, confirmed, position["lsn"])
+
+
+def _other_history(db: Connection[Any], slot: str, confirmed: str | None, ours: str) -> str | None:
+    (end,) = db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()  # type: ignore[misc]
+    if confirmed and lsn_number(confirmed) > lsn_number(ours):
+        return f'slot "{slot}" is at {confirmed} already, and the log only at {ours}'
+    if lsn_number(end) < lsn_number(ours):
+        return f"the server is an older copy: its WAL ends at {end}, and the log is at {ours} already"
     return None
 
 
@@ -71,64 +75,12 @@ def user_of(db: Connection[Any], slot: str) -> int | None:
     return found[0] if found else None
 
 
-def unpublished(db: Connection[Any], tables: Sequence[CatalogTable], publication: str) -> list[CatalogTable]:
-    there = published(db, publication) or set()
-    return [table for table in tables if table.oid not in there]
-
-
-def publish(db: Connection[Any], tables: Sequence[CatalogTable], publication: str) -> None:
-    """Exactly these tables, if the publication is ours; at least these if it is not. None: it stays."""
-    if not tables:
-        return
-    there = published(db, publication)
-    wanted = {table.oid for table in tables}
-    if there is not None and any(table.kind == PARTITIONED for table in tables):
-        _check_partitions(db, publication)
-    if there == wanted or (there is not None and there >= wanted and not is_ours(db, publication)):
-        return
-    statement = publish_statement(tables, publication, exists=there is not None)
-    if there is not None and not is_ours(db, publication):
-        raise NotSupported(
-            f'publication "{publication}" does not have all tables, and Penstock has not made it.',
-            hint=statement.as_string(None),
-        )
-    with db.transaction():
-        db.execute(statement)
-        if there is None:
-            comment = SQL("COMMENT ON PUBLICATION {} IS {}")
-            db.execute(comment.format(Identifier(publication), Literal(_MADE)))
-
-
-def _check_partitions(db: Connection[Any], publication: str) -> None:
-    """Otherwise partitions would come one by one, under names of their own."""
-    told = "SELECT pubviaroot FROM pg_publication WHERE pubname = %s"
-    if db.execute(told, (publication,)).fetchone() == (False,):
-        statement = SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)")
-        raise NotSupported(
-            f'publication "{publication}" tells partitions one by one, not as their table.',
-            hint=statement.format(Identifier(publication)).as_string(None),
-        )
-
-
-def is_ours(db: Connection[Any], publication: str) -> bool:
-    found = db.execute(
-        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s",
-        (publication,),
-    ).fetchone()
-    return found is not None and found[0] == _MADE
-
-
 def drop_slot(db: Connection[Any], slot: str) -> None:
     db.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
         "WHERE slot_name = %s AND plugin = 'pgoutput' AND database = current_database()",
         (slot,),
     )
-
-
-def drop_publication(db: Connection[Any], publication: str) -> None:
-    if is_ours(db, publication):
-        db.execute(SQL("DROP PUBLICATION {}").format(Identifier(publication)))
 
 
 def status(db: Connection[Any], slot: str, publication: str, position: Position | None) -> Mapping[str, Any]:

@@ -19,9 +19,10 @@ import psycopg
 from psycopg import Connection
 from psycopg.sql import SQL, Identifier
 
-from penstock.capture import postgres_slot
+from penstock.capture import postgres_publication, postgres_slot
 from penstock.capture.pgoutput import Relation
 from penstock.capture.postgres_again import Again
+from penstock.capture.postgres_captured import Captured, captured_in, marks_of
 from penstock.capture.postgres_catalog import Catalog, CatalogTable, Form, table_name
 from penstock.capture.postgres_checks import Found, Problem, checked, left_out, raise_if_any
 from penstock.capture.postgres_connection import (
@@ -101,7 +102,7 @@ class PostgresSource:
     def steps(self, position: Position | None, again: Sequence[str] = ()) -> Iterator[Step | None]:
         with speaking_to(self.address):
             self.close()
-            known: Mapping[str, int] = position.get("tables", {}) if position else {}
+            known = captured_in(position)
             found = self._checked(known)
             raise_if_any(self.address, found.problems)
             names = self._names_of(again, found.tables)
@@ -126,9 +127,13 @@ class PostgresSource:
                 self._stream.confirm(self._stored_lsn)
 
     def altered(self, old: Table, new: Table) -> bool:
-        """A column that was added or renamed has values in rows that nobody touched; a new type converts."""
-        return any(
-            column.name not in old.columns.names or old.columns.field(column.name).type != column.type
+        """A column that was added or renamed has values in rows that nobody touched; a new type converts.
+
+        One that has moved behind others was made anew, or has changed names with them.
+        """
+        kept = [name for name in old.columns.names if name in new.columns.names]
+        return [name for name in new.columns.names if name in kept] != kept or any(
+            column.name not in kept or old.columns.field(column.name).type != column.type
             for column in new.columns
         )
 
@@ -155,7 +160,7 @@ class PostgresSource:
         with speaking_to(self.address), connect(self._url) as db:
             self._until_free(db)
             postgres_slot.drop_slot(db, self._slot)
-            postgres_slot.drop_publication(db, self._publication)
+            postgres_publication.drop_publication(db, self._publication)
 
     def close(self) -> None:
         stream, self._stream = self._stream, None
@@ -173,7 +178,7 @@ class PostgresSource:
             self._db = connect(self._url)
         return self._db
 
-    def _checked(self, known: Mapping[str, int]) -> Found:
+    def _checked(self, known: Mapping[str, Captured]) -> Found:
         names = {"slot": self._slot, "publication": self._publication}
         with one_moment(self._asking()) as db:
             return checked(db, self._catalog, self._wanted, known, **names)
@@ -206,10 +211,12 @@ class PostgresSource:
 
     # ---- the first snapshot -----------------------------------------------------------------------
 
-    def _snapshot(self, found: Found, known: Mapping[str, int]) -> Generator[Step | None, None, Position]:
+    def _snapshot(
+        self, found: Found, known: Mapping[str, Captured]
+    ) -> Generator[Step | None, None, Position]:
         """Whatever an interrupted one has left is dropped; returns the position at its end."""
-        tables, numbers = found.tables, {table.name: table.oid for table in found.tables}
-        position = {"phase": SNAPSHOT, "slot": self._slot, "tables": numbers}
+        tables, captured = found.tables, found.captured(found.tables)
+        position = {"phase": SNAPSHOT, "slot": self._slot, "tables": marks_of(captured)}
         forms = [self._catalog.form_of(table).table for table in tables]
         if not known:
             check_columns("as_text", self._catalog.as_text, forms)
@@ -219,11 +226,11 @@ class PostgresSource:
         db = self._asking()
         self._until_free(db)
         postgres_slot.drop_slot(db, self._slot)
-        postgres_slot.publish(db, tables, self._publication)
+        postgres_publication.publish(db, tables, self._publication)
         snapshot = InitialSnapshot(self._url, self._slot, chunk_rows=self._chunk_rows)
         for changes in snapshot.changes(db, self._catalog, tables):
             yield None if changes is None else Step(position, [changes])
-        begun = self._position(snapshot.lsn, None, numbers)
+        begun = self._position(snapshot.lsn, None, captured)
         yield Step(begun, ends=forms)
         return begun
 
@@ -238,7 +245,7 @@ class PostgresSource:
     def _streamed(self, position: Position, names: Sequence[str]) -> Generator[Step | None, None, Position]:
         """Until other tables are there; returns the position at which those are captured."""
         lsn = self._stored_lsn = lsn_number(position["lsn"])
-        known: Mapping[str, int] = position.get("tables", {})
+        known = captured_in(position)
         again = Again(self._catalog, position.get("again"), known, chunk_rows=self._chunk_rows)
         self._reached_lsn = 0
         if names:
@@ -264,7 +271,7 @@ class PostgresSource:
     def _read(
         self, stream: Stream, transactions: Transactions, again: Again, watch: TableWatch
     ) -> Generator[Step | None, None, Position]:
-        known, beat_at = watch.known, time.monotonic()
+        beat_at = time.monotonic()
         while True:
             _fill(stream, transactions, self._step_rows)
             if self._stream is not stream:
@@ -275,17 +282,17 @@ class PostgresSource:
                 changes, aside = transactions.take()
                 again.notice(changes)
                 told = [self._findable(each) for each in changes]
-                yield Step(self._position(transactions.lsn, again, known), told, aside=aside)
+                yield Step(self._position(transactions.lsn, again, watch.known), told, aside=aside)
             if other is not None:
                 return (yield from self._taken_on(other, again, transactions.lsn))
             piece = again.work(self._asking(), transactions.lsn, transactions.form) if again else None
             if piece is not None:
-                position = self._position(transactions.lsn, again, known)
+                position = self._position(transactions.lsn, again, watch.known)
                 yield Step(position, piece.changes, piece.begins, piece.ends)
             is_due = time.monotonic() - beat_at >= self._heartbeat_s
             # A server that shuts down waits until we have confirmed everything.
             if (is_due or stream.is_asked) and transactions.lsn > self._stored_lsn:
-                yield Step(self._position(transactions.lsn, again, known))
+                yield Step(self._position(transactions.lsn, again, watch.known))
             stream.is_asked = False
             if is_due:
                 beat_at = time.monotonic()
@@ -299,10 +306,10 @@ class PostgresSource:
     def _taken_on(self, other: OtherTables, again: Again, lsn: int) -> Generator[Step | None, None, Position]:
         """What is gone is emptied, what is new is published, and read."""
         again.add(other.fresh, beat(self._asking()))
-        position = self._position(lsn, again, other.numbers)
+        position = self._position(lsn, again, other.captured)
         yield Step(position, gone=other.gone)  # stored before a table can begin to come
         self.close()
-        postgres_slot.publish(self._asking(), other.tables, self._publication)
+        postgres_publication.publish(self._asking(), other.tables, self._publication)
         return position
 
     def _findable(self, changes: Changes) -> Changes:
@@ -326,18 +333,19 @@ class PostgresSource:
     def _form_of(self, relation: Relation, watch: TableWatch) -> Form | None:
         """Of what is known; a table that was renamed goes on under its new name. Others are read soon."""
         name = table_name(relation.schema, relation.name)
-        if watch.known.get(name) != relation.oid:
-            watch.look_soon(closely=True)
-            is_renamed = name not in watch.known and relation.oid in watch.known.values()
-            if not is_renamed or (self._wanted is not None and not self._wants(name)):
+        if not watch.is_called(relation.oid, name):
+            is_free = name not in watch.known and (self._wanted is None or self._wants(name))
+            goes_on = is_free and watch.has(relation.oid)
+            watch.strayed(relation.oid, name if goes_on else None)
+            if not goes_on:
                 return None
         return self._catalog.form_in_stream(self._asking(), relation)
 
     def _wants(self, name: str) -> bool:
         return any(wanted.removeprefix("public.") == name for wanted in self._wanted or ())
 
-    def _position(self, lsn: int, again: Again | None, known: Mapping[str, int]) -> Position:
-        position: dict[str, Any] = {"phase": STREAM, "lsn": lsn_text(lsn), "tables": known}
+    def _position(self, lsn: int, again: Again | None, known: Mapping[str, Captured]) -> Position:
+        position: dict[str, Any] = {"phase": STREAM, "lsn": lsn_text(lsn), "tables": marks_of(known)}
         return {**position, "again": again.state} if again else position
 
 

@@ -56,6 +56,7 @@ TYPES_QUERY = """
 SELECT t.oid::bigint, CASE WHEN t.oid < 16384 OR t.typname = 'citext' THEN t.typname::text ELSE '' END,
        t.typtype::text, t.typbasetype::bigint, t.typtypmod, t.typndims, t.typelem::bigint,
        t.typcategory = 'A' AND t.typlen = -1 AND t.typdelim = ','
+           AND t.typname NOT IN ('int2vector', 'oidvector')
 FROM pg_type t
 """
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from psycopg import Connection
 
+from penstock.capture.postgres_captured import Captured
 from penstock.capture.postgres_catalog import Catalog, CatalogTable
-from penstock.capture.postgres_checks import Found, published, raise_if_any
+from penstock.capture.postgres_checks import Found, raise_if_any
 from penstock.capture.postgres_connection import beat
-from penstock.capture.postgres_slot import is_ours
+from penstock.capture.postgres_publication import is_ours, published
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,7 @@ class OtherTables:
     fresh: Sequence[str]  # to be read whole
     gone: Sequence[str]  # that nothing has the name of any more, or something else
 
-    @property
-    def numbers(self) -> dict[str, int]:
-        return {table.name: table.oid for table in self.tables}
+    captured: Mapping[str, Captured]
 
 
 class TableWatch:
@@ -40,10 +39,10 @@ class TableWatch:
         address: str,
         catalog: Catalog,
         publication: str,
-        known: Mapping[str, int],
-        check: Callable[[Mapping[str, int]], Found],
+        known: Mapping[str, Captured],
+        check: Callable[[Mapping[str, Captured]], Found],
     ) -> None:
-        self.known = known  # the number of each table that is captured, by its name
+        self.known = known
         self._address, self._catalog, self._publication, self._check = address, catalog, publication, check
         self._seen: Any = None  # what there was at the last look
         self._has_looked = False
@@ -60,6 +59,24 @@ class TableWatch:
         self._is_asked = True
         if closely:
             self._seen = None
+
+    def is_called(self, oid: int, name: str) -> bool:
+        """Whether that is the name under which we have it."""
+        return name in self.known and self.known[name].oid == oid
+
+    def has(self, oid: int) -> bool:
+        return any(captured.oid == oid for captured in self.known.values())
+
+    def strayed(self, oid: int, name: str | None) -> None:
+        """The stream calls it otherwise than we do. `name`: under which its changes are told now.
+
+        It may have its own name back before anybody looks: then what came meanwhile is missing there.
+        """
+        names = [each for each, captured in self.known.items() if captured.oid == oid]
+        stray = Captured(oid, is_whole=False)
+        self.known = {**self.known, **dict.fromkeys([*names, *([name] if name else [])], stray)}
+        self._other = None
+        self.look_soon(closely=True)
 
     def other_tables(self, db: Connection[Any], lsn: int) -> OtherTables | None:
         """Those that are there, if they are others, once the stream has passed the moment of the look."""
@@ -83,21 +100,31 @@ class TableWatch:
         tables = [
             table
             for table in found.sound
-            if may_publish or table.oid in there or self.known.get(table.name) == table.oid
+            if may_publish or table.oid in there or self.is_called(table.oid, table.name)
         ]
         self._has_looked = True
-        other = self._compared(tables, found.names, there)
-        if other.numbers != self.known or other.fresh:
+        other = self._compared(tables, found, there)
+        if other.captured != self.known or other.fresh:
             self._other = (other, beat(db))
 
-    def _compared(
-        self, tables: Sequence[CatalogTable], names: Mapping[int, str], there: set[int]
-    ) -> OtherTables:
+    def _compared(self, tables: Sequence[CatalogTable], found: Found, there: set[int]) -> OtherTables:
         now = {table.name: table.oid for table in tables}
-        fresh = [name for name, oid in now.items() if self.known.get(name) != oid or oid not in there]
+        fresh = [table.name for table in tables if table.oid not in there or not self._is_whole(table, found)]
         gone = [
             name
-            for name, oid in self.known.items()
-            if now.get(name) != oid and (name in now or names.get(oid) != name)
+            for name, captured in self.known.items()
+            if now.get(name) != captured.oid and (name in now or found.names.get(captured.oid) != name)
         ]
-        return OtherTables(tables, fresh, gone)
+        return OtherTables(tables, fresh, gone, found.captured(tables))
+
+    def _is_whole(self, table: CatalogTable, found: Found) -> bool:
+        """Whether all its rows have been told as they are, or will be by the stream."""
+        if not self.is_called(table.oid, table.name):
+            return False
+        known, came = self.known[table.name], found.attached[table.name].items()
+        return (
+            known.is_whole
+            and known.columns
+            in (0, table.columns_ever)  # a new one may have the name of one that was dropped
+            and not any(has_rows for part, has_rows in came if part not in known.attached)
+        )

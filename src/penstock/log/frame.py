@@ -111,7 +111,7 @@ class PendingFrame:
 
 def _serialize(batch: pa.RecordBatch, placeholder: bytes) -> tuple[memoryview, int]:
     room = pa.allocate_buffer(
-        pa.ipc.get_record_batch_size(batch) + 4 * len(placeholder) + 4096 + 512 * len(batch.schema),
+        batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + 4 * len(placeholder) + 4096,
         resizable=False,
     )
     sink = pa.FixedSizeBufferWriter(room)

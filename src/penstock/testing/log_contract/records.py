@@ -73,6 +73,14 @@ class Records(Backend):
         topic.append({})
         assert list(topic.rows()) == [{"a": None, "b": None, "c": None}]
 
+    @pytest.mark.parametrize("columns", [1, 100, 1_600])
+    def test_a_structure_of_many_columns_comes_back(self, log: Log, columns: int) -> None:
+        fields = ", ".join(f"a_column_of_a_wide_table_{number}: INT" for number in range(columns))
+        topic = log.create_topic(fresh("wide"), f"value STRUCT<{fields}>")
+        wanted = {"value": {f"a_column_of_a_wide_table_{number}": number for number in range(columns)}}
+        topic.append(wanted)
+        assert list(topic.rows()) == [wanted]
+
     def test_columns_of_any_name_come_back(self, log: Log) -> None:
         topic = log.create_topic(fresh("values"), "`a b` INT, `ü` INT, `key` INT, value INT")
         row = {"a b": 1, "ü": 2, "key": 3, "value": 4}
