@@ -159,6 +159,40 @@ def test_a_null_in_a_key_is_named_and_nothing_is_lost(
     same(log, path, "tags")
 
 
+@pytest.mark.parametrize(
+    ("declared", "one", "other", "same_as"),
+    [
+        ("", "1", "'1'", "that number"),
+        ("", "1.5", "'1.5'", "that number"),
+        ("BLOB", "x'61'", "'a'", "those bytes"),
+    ],
+)
+def test_two_keys_that_would_be_one_are_named(
+    log: ps.Log, path: Path, db: sqlite3.Connection, declared: str, one: str, other: str, same_as: str
+) -> None:
+    db.execute(f"CREATE TABLE tags (name {declared} PRIMARY KEY, n INTEGER)")
+    db.execute(f"INSERT INTO tags VALUES ({one}, 1)")
+    caught_up(log, "shop", source(path))
+    db.execute(f"INSERT INTO tags VALUES ({other}, 2)")
+    with pytest.raises(ps.BadInput, match=f'column "name" of the key of "tags", .* is the same as {same_as}'):
+        caught_up(log, "shop", source(path))
+    assert [row[1] for row in rows_in_log(log, "shop.tags")] == [1]
+    db.execute("DELETE FROM tags WHERE n = 2")
+    Capture(log, "shop", source(path)).request_snapshot(["*"])
+    caught_up(log, "shop", source(path))
+    assert [row[1] for row in rows_in_log(log, "shop.tags")] == [1]
+
+
+def test_keys_without_a_type_come_as_they_are(log: ps.Log, path: Path, db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE tags (name PRIMARY KEY)")
+    db.execute("CREATE TABLE codes (name TEXT PRIMARY KEY)")
+    db.execute("INSERT INTO tags VALUES (1), (2.5), ('tea'), ('007'), ('1e5')")
+    db.execute("INSERT INTO codes VALUES ('1'), ('2.5'), ('tea')")
+    caught_up(log, "shop", source(path))
+    assert {row[0] for row in rows_in_log(log, "shop.tags")} == {"1", "2.5", "tea", "007", "1e5"}
+    same(log, path, "codes")
+
+
 def test_what_followers_note_in_a_database_is_not_captured(path: Path) -> None:
     SQLiteStore(path).prepare(TableSpec("copy", RecordSchema.of("id BIGINT").arrow, ("id",)), "topic-1")
     assert [table.name for table in source(path).tables()] == ["lines", "users"]
@@ -583,6 +617,17 @@ def test_tables_that_would_share_a_topic_are_refused(log: ps.Log, path: Path, db
     db.execute("CREATE TABLE use_rs (id INTEGER PRIMARY KEY)")
     with pytest.raises(ps.BadOption, match=r'would both be in topic "shop\.use_rs"'):
         caught_up(log, "shop", source(path))
+
+
+def test_tables_with_names_in_other_alphabets_have_topics_of_their_own(
+    log: ps.Log, path: Path, db: sqlite3.Connection
+) -> None:
+    for number, name in enumerate(("люди", "слон", "Straße 1")):
+        db.execute(f'CREATE TABLE "{name}" (id INTEGER PRIMARY KEY)')
+        db.execute(f'INSERT INTO "{name}" VALUES ({number})')
+    caught_up(log, "shop", source(path))
+    topics = ("shop.xn--d1aih0f", "shop.xn--k1aeck", "shop.xn--Strae_1-3va")
+    assert [rows_in_log(log, name) for name in topics] == [[(0,)], [(1,)], [(2,)]]
 
 
 def test_records_of_a_program_are_not_mixed_with_rows_of_a_table(

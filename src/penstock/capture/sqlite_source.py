@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,6 +71,7 @@ class SQLiteSource:
         self.address = f"sqlite:///{self._path}"
         self._names, self._wanted, self._types = Names(name), tables, dict(types or {})
         self._step_rows = step_rows
+        self._loose: dict[str, Collection[str]] = {}  # of each table, columns of its key without a type
         self._db: sqlite3.Connection | None = None
         self._text: Callable[[bytes], str] = str  # what text is read by
         self._file: tuple[int, int] | None = None  # that is open
@@ -327,7 +328,7 @@ class SQLiteSource:
         )
 
     def _struct(self, table: Table, columns: Sequence[Sequence[Any]], *, present: Any = None) -> Any:
-        sqlite_tables.check_keys(table, columns, present)
+        sqlite_tables.check_keys(table, columns, present, loose=self._loose.get(table.name, ()))
         arrays = [
             sqlite_tables.column(table.name, column.name, column.type, values)
             for column, values in zip(table.columns, columns, strict=False)
@@ -356,6 +357,7 @@ class SQLiteSource:
     # ---- the database -------------------------------------------------------------------------
 
     def _table(self, form: Form) -> Table:
+        self._loose[form.table] = sqlite_tables.loose_keys(form)
         return sqlite_tables.table_of(form, self._types)
 
     def _last(self, db: sqlite3.Connection) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ _TYPES: tuple[tuple[str, ArrowType], ...] = (
     ("NUMERIC", pa.float64()),
     ("DECIMAL", pa.float64()),
 )
+_CONVERTED = "INT|CHAR|CLOB|TEXT"
 _ROWS_EXACT = 1 << 53  # larger whole numbers are no doubles
 _MEND = (
     "nothing is lost meanwhile: mend that row, and let all tables be read again with: "
@@ -143,17 +145,57 @@ def _type_of(declared: str, chosen: str | None) -> ArrowType:
     return pa.string() if found is None else found  # SQLite's NUMERIC of an unknown name, or none at all
 
 
-def check_keys(table: Table, columns: Sequence[Sequence[Any]], present: ArrowArray | None) -> None:
-    """Raises BadInput for a NULL in a key, which SQLite takes. `present`: which rows are there; None: all."""
+def loose_keys(form: Form) -> frozenset[str]:
+    """Columns of the key that SQLite makes no value of another: there 1, '1' and x'31' are three."""
+    declared = dict(zip(form.columns, form.types, strict=True))
+    return frozenset(
+        name
+        for name in form.key
+        if not declared[name]
+        or ("BLOB" in declared[name].upper() and not re.search(_CONVERTED, declared[name].upper()))
+    )
+
+
+def check_keys(
+    table: Table, columns: Sequence[Sequence[Any]], present: ArrowArray | None, *, loose: Collection[str]
+) -> None:
+    """Raises BadInput for a key that names no row in the log, or two.
+
+    `present`: which rows are there; None: all. `loose`: see loose_keys.
+    """
     for column, values in zip(table.columns, columns, strict=False):
-        if column.name not in table.key or None not in values:
-            continue
-        there = [True] * len(values) if present is None else present.to_pylist()
-        if any(value is None and is_there for value, is_there in zip(values, there, strict=True)):
+        if column.name in loose:
+            _check_one_row(table, column, values)
+        if column.name in table.key and None in values:
+            _check_no_null(table, column.name, values, present)
+
+
+def _check_no_null(table: Table, name: str, values: Sequence[Any], present: ArrowArray | None) -> None:
+    there = [True] * len(values) if present is None else present.to_pylist()
+    if any(value is None and is_there for value, is_there in zip(values, there, strict=True)):
+        raise BadInput(
+            f'column "{name}" of the key of "{table.name}" holds NULL, which names no row.', hint=_MEND
+        )
+
+
+def _check_one_row(table: Table, column: pa.Field, values: Sequence[Any]) -> None:
+    is_bytes = pa.types.is_binary(column.type)
+    same = "those bytes" if is_bytes else "that number"
+    for value in values:
+        if isinstance(value, str) and (is_bytes or _is_number(value)):
             raise BadInput(
-                f'column "{column.name}" of the key of "{table.name}" holds NULL, which names no row.',
-                hint=_MEND,
+                f'column "{column.name}" of the key of "{table.name}", which has no type, holds the text '
+                f"{value[:60]!r}: in the log that is the same as {same}.",
+                hint=f"give the column a type, such as TEXT; {_MEND}",
             )
+
+
+def _is_number(text: str) -> bool:
+    """Whether a number is printed so."""
+    for read in (int, float):
+        with suppress(ValueError):
+            return str(read(text)) == text
+    return False
 
 
 def column(table: str, name: str, dtype: ArrowType, values: Sequence[Any]) -> ArrowArray:

@@ -186,8 +186,14 @@ class Topics:
 
 def topic_names(capture: str, table: str) -> tuple[str, str]:
     """Of a table: the topic of its rows, and that of its changes."""
-    rows = f"{capture}.{re.sub(r'[^a-zA-Z0-9._-]', '_', table)}"
+    rows = f"{capture}.{'.'.join(map(_plain, table.split('.')))}"
     return rows, f"{rows}.changes"
+
+
+def _plain(name: str) -> str:
+    """In the letters of a topic; other alphabets as in names of hosts, so that none is taken for another."""
+    ascii_name = name if name.isascii() else f"xn--{name.encode('punycode').decode()}"
+    return re.sub(r"[^a-zA-Z0-9._-]", "_", ascii_name)
 
 
 def merged(old: pa.Schema, new: pa.Schema) -> pa.Schema:
