@@ -193,6 +193,25 @@ def test_a_table_that_no_place_can_have_is_told_before_anything_is_made(cli: Com
     assert cli(*command, "--table", "users").exit_code == 0
 
 
+def test_a_database_is_not_followed_into_itself(
+    cli: Command, tmp_path: Path, database: PostgresDatabase, logical_postgres: Postgres
+) -> None:
+    path = made(tmp_path / "shop.db", "CREATE TABLE users (id INTEGER PRIMARY KEY)")
+    database.run("CREATE TABLE users (id INT PRIMARY KEY)")
+    place = f"127.0.0.1:{logical_postgres.port}/{database.name}"
+    for source, into in (
+        (str(path), f"sqlite:///{tmp_path}/../{tmp_path.name}/shop.db"),
+        (f"postgresql://postgres@{place}", f"postgres://postgres@{place}?connect_timeout=5"),
+    ):
+        told = cli("follow", source, "--into", into, "--once")
+        assert told.exit_code == 2
+        assert "is the database that is followed" in told.stderr
+    assert rows_in_sqlite(path, "SELECT name FROM sqlite_schema") == [("users",)]
+    assert database.query("SELECT count(*) FROM pg_class WHERE relname LIKE 'users%' AND relkind = 'r'") == [
+        (1,)
+    ]
+
+
 def made(path: Path, *statements: str) -> Path:
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for statement in statements:

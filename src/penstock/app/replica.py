@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from penstock.capture.engine import Capture
 from penstock.capture.outbox import is_outbox
@@ -25,6 +26,7 @@ from penstock.follow.to import targets
 from penstock.log.log import Log
 
 _SINKS_MAX = 8
+_SQLITE = "sqlite:///"
 
 
 def replica_target(address: str) -> Target:
@@ -63,6 +65,7 @@ class Replica:
         return self._running.is_over or 0 < len(self.followers) == len(self.failed)
 
     def start(self, *, once: bool = False) -> None:
+        _check_elsewhere(self.capture.source.address, self.target.label)
         for table in self.capture.prepare():
             _check_name(self.capture.name, table)
         self._running.start(once=once)
@@ -140,6 +143,23 @@ class Replica:
     def _close(self) -> None:
         while self._sinks:
             self._sinks.pop().close()
+
+
+def _check_elsewhere(source: str, into: str) -> None:
+    """Before anything is made there: its copies would be tables of the database, and captured in turn."""
+    if _place(source) == _place(into):
+        raise BadOption(
+            f"{into} is the database that is followed.",
+            hint="follow it into another one, --into another address",
+        )
+
+
+def _place(address: str) -> object:
+    """The same for the same database, whatever else its address says."""
+    if address.startswith(_SQLITE):
+        return Path(address.removeprefix(_SQLITE)).resolve()
+    found = urlsplit(address.replace("postgres://", "postgresql://", 1))
+    return found.scheme, found.hostname, found.port or 5432, found.path
 
 
 def _check_name(capture: str, table: Table) -> None:
