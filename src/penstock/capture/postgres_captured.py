@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -24,8 +24,13 @@ class Captured:
 
     @property
     def mark(self) -> Any:
-        """Plain JSON."""
-        return {**asdict(self), "attached": sorted(self.attached)}
+        """Plain JSON; written out, since it is made of every table with every step."""
+        return {
+            "oid": self.oid,
+            "columns": self.columns,
+            "attached": sorted(self.attached),
+            "is_whole": self.is_whole,
+        }
 
 
 def captured_in(position: Mapping[str, Any] | None) -> dict[str, Captured]:

@@ -122,9 +122,7 @@ class TableWatch:
         if not self.is_called(table.oid, table.name):
             return False
         known, came = self.known[table.name], found.attached[table.name].items()
-        return (
-            known.is_whole
-            and known.columns
-            in (0, table.columns_ever)  # a new one may have the name of one that was dropped
-            and not any(has_rows for part, has_rows in came if part not in known.attached)
-        )
+        if any(has_rows for part, has_rows in came if part not in known.attached):
+            return False
+        # A new column may have the name of one that was dropped.
+        return known.is_whole and known.columns in (0, table.columns_ever)

@@ -101,11 +101,8 @@ class Mail:
     def _reached(self) -> smtplib.SMTP:
         try:
             return self._opened()
-        except (
-            smtplib.SMTPException,
-            OSError,
-        ) as error:  # about the server, also a 5xx, and not about a mail
-            self.close()
+        except (smtplib.SMTPException, OSError) as error:
+            self.close()  # also a 5xx is about the server here, and not about a mail
             code, text = getattr(error, "smtp_code", 0), getattr(error, "smtp_error", b"")
             said = f"it answers {code} {_plain(text)}" if code else str(error)
             raise self._unreachable(said) from error

@@ -247,9 +247,8 @@ def parts(url: str, schemes: Sequence[str], example: str) -> SplitResult:
     try:
         found = urlsplit(url)
         is_meant = found.scheme in schemes and bool(found.hostname) and found.port != 0
-        (found.hostname or "").encode(
-            "idna"
-        )  # as whoever connects does: a ValueError for a name that none has
+        # As whoever connects does: a ValueError for a name that no host has.
+        (found.hostname or "").encode("idna")
     except ValueError:
         is_meant = False
     if not is_meant or not url.isascii() or any(character.isspace() for character in url):
