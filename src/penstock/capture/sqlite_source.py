@@ -209,7 +209,7 @@ class SQLiteSource:
         )
 
     def _check_keys(self, position: Position | None, installed: _Installed) -> None:
-        for name in position.get("tables", ()) if position else ():
+        for name in _begun(position):
             is_wanted = self._wanted is None or name in self._wanted
             if is_wanted and name in installed.there and name not in installed.numbers:
                 raise sqlite_tables.no_key(name)
@@ -218,14 +218,13 @@ class SQLiteSource:
         self, position: Position | None, installed: _Installed, again: Sequence[str]
     ) -> tuple[list[Table], list[str]]:
         """Tables to read whole: new ones, those of a new form, those asked for. And those that are gone."""
-        seen = position.get("tables", {}) if position else {}
-        unfinished = position.get("snapshot", ()) if position else ()
+        begun = _begun(position)
         fresh = [
             installed.tables[number]
             for name, number in installed.numbers.items()
-            if seen.get(name) != number or name in unfinished or name in again or _ALL in again
+            if begun.get(name) != number or name in again or _ALL in again
         ]
-        return fresh, [name for name in seen if name not in installed.there]
+        return fresh, [name for name in begun if name not in installed.there]
 
     def _all(
         self,
@@ -459,6 +458,13 @@ class _Wake:
 
     def _data_version(self) -> int:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _begun(position: Position | None) -> dict[str, int | None]:
+    """Tables that the log may have rows of, with their forms; None of one that was not read to its end."""
+    if position is None:
+        return {}
+    return {**position.get("tables", {}), **dict.fromkeys(position.get("snapshot", ()))}
 
 
 def _file_of(path: Path) -> tuple[int, int] | None:

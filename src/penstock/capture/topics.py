@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.capture import envelope, outbox
 from penstock.capture.progress import KNOWN_DDL
 from penstock.capture.source import Table
-from penstock.errors import BadOption, IncompatibleSchema, UnknownTopic
+from penstock.errors import BadOption, BadSchema, IncompatibleSchema, UnknownTopic
 from penstock.log import versions
 from penstock.log.log import Log
 from penstock.log.settings import TopicSettings
@@ -139,8 +139,13 @@ class Topics:
                 hint=self._anew(rows, changes),
             )
         try:
-            of_rows = table.columns if known is None else merged(known.schema.arrow, table.columns)
-            of_changes = table.columns if told is None else merged(_told_columns(told), table.columns)
+            of_rows = merged(known and known.schema.arrow, table.columns)
+            of_changes = merged(told and _told_columns(told), table.columns)
+        except BadSchema as error:  # as of a column that was renamed, and differs only in case
+            raise BadOption(
+                f'"{table.name}" cannot be stored: {error.message}',
+                hint=f"rename the column; or {self._anew(rows, changes)}",
+            ) from error
         except IncompatibleSchema as error:
             raise BadOption(
                 f'"{table.name}" has another form than what is stored: {error.message}',
@@ -196,19 +201,15 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9._-]", "_", ascii_name)
 
 
-def merged(old: pa.Schema, new: pa.Schema) -> pa.Schema:
+def merged(old: pa.Schema | None, new: pa.Schema) -> pa.Schema:
     """The columns that hold both: what a table has lost stays, and the wider type holds.
 
-    Raises IncompatibleSchema.
+    Raises IncompatibleSchema, or BadSchema.
     """
-    fields = [pa.field(column.name, column.type) for column in old]
+    types = {} if old is None else dict(zip(old.names, old.types, strict=True))
     for column in new:
-        if column.name not in old.names:
-            fields.append(pa.field(column.name, column.type))
-            continue
-        at = old.names.index(column.name)
-        fields[at] = pa.field(column.name, _wider(column.name, fields[at].type, column.type))
-    return pa.schema(fields)
+        types[column.name] = _wider(column.name, types.get(column.name, column.type), column.type)
+    return RecordSchema.of(pa.schema(list(types.items()))).arrow
 
 
 def _wider(name: str, old: pa.DataType, new: pa.DataType) -> pa.DataType:
