@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import Connection
+from psycopg.errors import ProgramLimitExceeded
 from psycopg.sql import SQL, Composable, Identifier
 
 from penstock.errors import BadRecord, StorageError
@@ -41,11 +42,12 @@ class Session:
                 db = self._opened()
                 with db.transaction():
                     yield db
-            except psycopg.DataError as error:
+            except (psycopg.DataError, ProgramLimitExceeded) as error:
                 self._stages.clear()
                 raise BadRecord(
                     f"PostgreSQL cannot hold a value: {_line(error)}.",
-                    hint="it takes no zero characters in text; clean that column in the view",
+                    hint="it takes no zero characters in text, and no more than some 2,700 bytes in a key; "
+                    "clean that column in the view",
                 ) from error
             except psycopg.Error as error:
                 self._forget()
