@@ -40,6 +40,7 @@ from penstock.follow.table import ROWS_SUFFIX, WINDOW_END, TableSpec
 from penstock.schema import ArrowArray, ArrowType
 
 _NAME_BYTES_MAX = 63  # PostgreSQL cuts longer names short, and two could become one
+_SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 _PATTERN = "_nulls"
 _TYPES: dict[ArrowType, str] = {
     pa.int8(): "smallint",
@@ -86,6 +87,7 @@ class PostgresStore:
         _check_length(spec.name + ROWS_SUFFIX)
         for name in spec.columns.names:
             _check_length(name)
+            _check_free(name)
         with self._writer.transaction() as db:
             _take_turns(db)
             db.execute(_PROGRESS_TABLE)
@@ -269,6 +271,14 @@ def _check_length(name: str) -> None:
         raise BadOption(
             f'the name "{name}" has {length} bytes; PostgreSQL takes at most {_NAME_BYTES_MAX}.',
             hint="choose a shorter name",
+        )
+
+
+def _check_free(column: str) -> None:
+    if column in _SYSTEM_COLUMNS:
+        raise BadOption(
+            f'a column cannot be named "{column}" in PostgreSQL, where every table has one of that name.',
+            hint="give it another name, or keep the rows in another place",
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import Connection
+from psycopg.errors import ProgramLimitExceeded
 from psycopg.sql import SQL, Composable, Identifier
 
 from penstock.errors import BadRecord, StorageError
@@ -41,11 +42,12 @@ class Session:
                 db = self._opened()
                 with db.transaction():
                     yield db
-            except psycopg.DataError as error:
+            except (psycopg.DataError, ProgramLimitExceeded) as error:
                 self._stages.clear()
                 raise BadRecord(
                     f"PostgreSQL cannot hold a value: {_line(error)}.",
-                    hint="it takes no zero characters in text; clean that column in the view",
+                    hint="it takes no zero characters in text, and no more than some 2,700 bytes in a key; "
+                    "clean that column in the view",
                 ) from error
             except psycopg.Error as error:
                 self._forget()
@@ -86,9 +88,11 @@ class Session:
     def _opened(self) -> Connection[Any]:
         if self._db is None or self._db.closed:
             self._forget()
+            # Rows are copied in UTF-8; otherwise a database in LATIN1, or PGCLIENTENCODING, says what they are.
             db = psycopg.connect(
-                self._url, autocommit=True, connect_timeout=_CONNECT_S, tcp_user_timeout=_LOCK_S * 1_000
-            )
+                self._url, autocommit=True, connect_timeout=_CONNECT_S, tcp_user_timeout=_LOCK_S * 1_000,
+                client_encoding="utf8",
+            )  # fmt: skip
             self._db = db
             for name, value in _SESSION:
                 db.execute("SELECT set_config(%s, %s, false)", (name, value))
