@@ -37,13 +37,11 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.app import reading as views
 from penstock.app.table import AppTable
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock
 from penstock.errors import (
     BadOption,
     Damaged,
@@ -53,10 +51,10 @@ from penstock.errors import (
     StorageError,
     UnknownView,
 )
+from penstock.follow.gaps import UNDER_WAY_US, Gaps, clock_of, may_hide_deletes
 from penstock.follow.subset import Doubt, Operation, Shape, Step, Subset, TableShape, ViewShape
 from penstock.follow.token import FeedPosition
 from penstock.follow.where import Wanted, check_column, where_of
-from penstock.log.embedded import EmbeddedLog
 from penstock.log.topic import Topic
 
 if TYPE_CHECKING:
@@ -65,7 +63,6 @@ if TYPE_CHECKING:
 _WAIT_S = 0.5  # how long it may take to see that it was closed, or that the topic is gone
 _PIECE_ROWS = 20_000
 _PIECE_BYTES = 8 << 20
-_UNDER_WAY_US = 60_000_000  # a record is stamped before it is seen: by the sync, and by another clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +241,7 @@ class _Reading:
         self._doubts = {n: doubt for n, doubt in self._doubts.items() if doubt.limit_us > now_us}
 
     def _steps(self, number: int, end: int) -> Iterator[Step]:
-        gaps = _Gaps(self._next[number], self._seen_us - _UNDER_WAY_US)
+        gaps = Gaps(self._next[number], self._seen_us - UNDER_WAY_US)
         for batch in self._batches(number, self._next[number], end):
             self._check_deletes(gaps.since(batch))
             yield from self.rows.apply(batch, self._doubts.get(number))
@@ -254,10 +251,7 @@ class _Reading:
 
     def _check_deletes(self, gap_us: int | None) -> None:
         """Refuse to go on after a gap in which a delete may have been that has gone."""
-        if gap_us is None or not self._settings.compacted:
-            return
-        kept_ms = max(self._settings.tombstone_ms, self._settings.history_ms or 0)
-        if gap_us < self._clock.now_us() - kept_ms * 1_000:
+        if may_hide_deletes(gap_us, self._settings, now_us=self._clock.now_us()):
             raise PositionLost(self._topic.name, "compaction may have removed deletes that it has not told")
 
     def _batches(self, number: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -324,25 +318,6 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch | None:
     return pa.concat_batches(held) if rows else None
 
 
-class _Gaps:
-    """Finds offsets that are missing from a partition, and since when they may be."""
-
-    def __init__(self, next_offset: int, since_us: int) -> None:
-        self._next, self._since_us = next_offset, since_us
-
-    def since(self, batch: pa.RecordBatch) -> int | None:
-        """No record missing before or between these is older than that; None where none is missing."""
-        offsets: npt.NDArray[np.int64] = batch.column("_offset").to_numpy()
-        times: npt.NDArray[np.int64] = batch.column("_timestamp").cast(pa.int64()).to_numpy()
-        gaps = np.flatnonzero(np.diff(offsets, prepend=self._next - 1) != 1)
-        earlier = np.maximum(np.append(self._since_us, times[:-1]), self._since_us)
-        self._next, self._since_us = int(offsets[-1]) + 1, max(int(times[-1]), self._since_us)
-        return int(earlier[gaps[0]]) if gaps.size else None
-
-    def since_last(self, end: int) -> int | None:
-        return self._since_us if self._next != end else None
-
-
 def subscribe(
     app: App,
     name: str,
@@ -354,11 +329,9 @@ def subscribe(
     timeout_s: float | None,
 ) -> Feed:
     topic, shape = _subscribed(app, name)
-    port = app.log.port
-    clock = port.clock if isinstance(port, EmbeddedLog) else SystemClock()
     reading = _Reading(
         topic, shape, where=where, columns=columns, after=after, follow=follow, timeout_s=timeout_s,
-        clock=clock,
+        clock=clock_of(app.log.port),
     )  # fmt: skip
     return Feed(reading)
 

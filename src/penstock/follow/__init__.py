@@ -5,6 +5,7 @@ feed.py       what the records of a view, stream or table mean
 changes.py    many changelog records to the last change of each key
 store.py      the ports: a sink takes what happens, a store can also be read
 follower.py   a topic to a sink, and again after any failure
+gaps.py       deletes that compaction has taken
 to.py, target.py   what `to=` says; `ps.to`
 opening.py    a store by its address
 where.py, subset.py, token.py   what a subscriber wants, has, and where it is

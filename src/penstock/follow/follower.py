@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import BadOption, Contended, PenstockError, RecordsLost, StorageError
 from penstock.follow.feed import Kind, as_changes, limits
+from penstock.follow.gaps import UNDER_WAY_US, Gaps, clock_of, may_hide_deletes
 from penstock.follow.store import Progress, Sink
 from penstock.follow.table import TableSpec, spec_of
 from penstock.log.settings import TopicSettings
@@ -27,6 +28,8 @@ _PAUSE_S = 0.05
 _PAUSE_S_MAX = 5.0
 _LOOK_S = 5.0
 _TRIES = 5
+_NO_CHANGELOG = ""
+_NOTHING_MISSED_US = 2**63 - 1
 _Bounds = dict[int, tuple[int, int]]
 
 
@@ -34,6 +37,10 @@ _Bounds = dict[int, tuple[int, int]]
 class _Place:
     changelog_id: str
     progress: Progress
+
+
+class _DeletesGoneError(Exception):
+    """It has been away for longer than they are kept: its copy may have rows that are gone."""
 
 
 class Follower:
@@ -61,6 +68,9 @@ class Follower:
         self._place: _Place | None = None  # None: ask the sink
         self._starts: dict[int, int] = {}  # of partitions, until something of them is applied
         self._known: Progress | None = None  # what was true last, also while the sink is away
+        # By partition, an offset, and since when deletes behind it may have been appended and have gone.
+        self._missed: dict[int, tuple[int, int]] = {}
+        self._clock = clock_of(topic.port)
         self.last_error: str | None = None  # what keeps it from going on, None when nothing does
         self.retries = 0  # since it last went on
 
@@ -73,12 +83,16 @@ class Follower:
         try:
             if self._place is None:
                 self._note_starts()
-            place, bounds = self._current(), self._topic.bounds()
+            place, now_us, bounds = self._current(), self._clock.now_us(), self._topic.bounds()
             done = self._done(place.progress, bounds)
             if not _news(done, bounds) and not self._topic.wait(done, timeout_s):
+                self._missed = {number: (end, now_us - UNDER_WAY_US) for number, end in done.items()}
                 self._look_after(place)
                 return 0
             return self._apply(place)
+        except _DeletesGoneError:
+            self._begin_anew()
+            return self.step(timeout_s=timeout_s)
         except BaseException:
             self._place = None
             raise
@@ -180,6 +194,7 @@ class Follower:
         raise error
 
     def _apply(self, place: _Place) -> int:
+        now_us = self._clock.now_us()
         bounds = self._topic.bounds()
         done = self._done(place.progress, bounds)
         ends = {number: end for number, (_, end) in bounds.items()}
@@ -188,13 +203,17 @@ class Follower:
             if end > done[number]:
                 place, records = self._apply_partition(place, number, done[number], end)
                 applied += records
+                if place.progress.at(number) == end:
+                    self._missed[number] = end, now_us - UNDER_WAY_US
         return applied
 
     def _apply_partition(self, place: _Place, partition: int, start: int, end: int) -> tuple[_Place, int]:
         applied = 0
+        gaps = self._gaps(place.progress.at(partition), partition)
         for chunk, next_offset in self._chunks(partition, start, end):
             if self._topic.settings.id != place.changelog_id:
                 break  # these may be records of another topic: the next step begins anew
+            self._check_deletes(gaps, chunk, next_offset, is_last=next_offset == end)
             changes = as_changes(self._spec, chunk, self._kind) if self._sink.keyed else chunk
             from_offset = place.progress.at(partition)
             self._sink.apply(
@@ -202,8 +221,43 @@ class Follower:
             )
             place = _Place(place.changelog_id, place.progress.moved(partition, next_offset))
             self._be_at(place)
+            self._missed[partition] = next_offset, gaps.since_us
             applied += chunk.num_rows
         return place, applied
+
+    # ---- deletes that have gone --------------------------------------------------------------------
+
+    def _gaps(self, done: int, partition: int) -> Gaps:
+        if not done:  # what has gone by now, the copy never had
+            return Gaps(0, _NOTHING_MISSED_US)
+        offset, since_us = self._missed.get(partition, (0, 0))
+        return Gaps(done, since_us if offset == done else self._appended_us(partition, done))
+
+    def _appended_us(self, partition: int, end: int) -> int:
+        """When the last record before `end` was appended, of those that there are."""
+        earliest, _ = self._topic.bounds()[partition]
+        start, width = end, 1
+        while start > earliest:
+            start, width = max(earliest, end - width), width * 64
+            found: int = 0
+            for batch in self._topic.read(partition=partition, start=start, end=end):
+                found = batch.column("_timestamp").cast(pa.int64())[-1].as_py()
+            if found:
+                return found
+        return 0
+
+    def _check_deletes(self, gaps: Gaps, chunk: pa.Table, next_offset: int, *, is_last: bool) -> None:
+        found = gaps.since(chunk)
+        if found is None and is_last:
+            found = gaps.since_last(next_offset)
+        settings = self._topic.settings
+        if self._sink.keyed and may_hide_deletes(found, settings, now_us=self._clock.now_us()):
+            raise _DeletesGoneError
+
+    def _begin_anew(self) -> None:
+        """As a copy of nothing first: it stays that, and is not taken for whole, if we die here."""
+        self._place = None
+        self._sink.prepare(self._spec, _NO_CHANGELOG)
 
     def _chunks(self, partition: int, start: int, end: int) -> Iterator[tuple[pa.Table, int]]:
         """Records of bounded number and size, each chunk with the offset after it.
