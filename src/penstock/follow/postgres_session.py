@@ -88,7 +88,7 @@ class Session:
     def _opened(self) -> Connection[Any]:
         if self._db is None or self._db.closed:
             self._forget()
-            # Rows are copied in UTF-8, also where the database has another encoding, or PGCLIENTENCODING says so.
+            # Rows are copied in UTF-8, whatever the encoding of the database, or PGCLIENTENCODING, is.
             db = psycopg.connect(
                 self._url, autocommit=True, connect_timeout=_CONNECT_S, tcp_user_timeout=_LOCK_S * 1_000,
                 client_encoding="utf8",
