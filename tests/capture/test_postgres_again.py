@@ -11,10 +11,12 @@ import psycopg
 import pytest
 from tests.capture.folding import Fold, follow, followed
 from tests.capture.postgres_database import PostgresDatabase
+from tests.capture.world import caught_up, rows_in_log
 from tests.capture.writers import Writers
 from tests.servers import Postgres
 from tests.waiting import wait_until
 
+import penstock as ps
 from penstock.capture.postgres_again import Visibility
 from penstock.errors import BadOption
 
@@ -231,10 +233,26 @@ def test_a_table_that_changes_its_form_or_is_emptied_meanwhile(database: Postgre
     assert fold.rows("t") == database.rows("t")
 
 
-def test_only_captured_tables_can_be_read_anew(database: PostgresDatabase) -> None:
+def test_only_captured_tables_can_be_read_anew(log: ps.Log, database: PostgresDatabase) -> None:
     database.run("CREATE TABLE orders (id int PRIMARY KEY)")
-    with pytest.raises(BadOption, match='did you mean "orders"'):
-        next(iter(database.source().steps(None, ["order"])))
+    capture = caught_up(log, "c", database.source())
+    with pytest.raises(BadOption, match='no table "order"') as refused:
+        capture.request_snapshot(["order"])
+    assert "orders" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("ddl", ["DROP TABLE orders", "ALTER TABLE orders RENAME TO older"])
+def test_a_table_that_goes_after_it_was_asked_for_stops_nothing(
+    log: ps.Log, database: PostgresDatabase, ddl: str
+) -> None:
+    database.run("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE users (id int PRIMARY KEY)")
+    database.run("INSERT INTO orders VALUES (1)")
+    caught_up(log, "c", database.source()).request_snapshot(["orders"])
+    database.run(ddl, "INSERT INTO users VALUES (1)")
+    caught_up(log, "c", database.source())
+    assert rows_in_log(log, "c.users") == [(1,)]
+    caught_up(log, "c", database.source())
+    assert rows_in_log(log, "c.orders") == []
 
 
 def test_visibility_counts_on_over_the_end_of_transaction_ids() -> None:

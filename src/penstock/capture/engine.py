@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 
 from penstock.capture import alive, envelope, outbox
 from penstock.capture.progress import Known, Progress
-from penstock.capture.source import Aside, Changes, Source, Step, Table
+from penstock.capture.source import EVERY_TABLE, Aside, Changes, Source, Step, Table
 from penstock.capture.topics import Topics
 from penstock.capture.unchanged import Memory
 from penstock.errors import BadOption, Contended, PenstockError, StorageError
 from penstock.log.log import AtomicProducer, Log
 from penstock.log.settings import check_name
 from penstock.log.topic import Topic
-from penstock.schema import RecordSchema
+from penstock.schema import RecordSchema, did_you_mean
 
 PRODUCER = "capture."
 _PAUSE_S = 0.2
@@ -118,6 +118,13 @@ class Capture:
 
     def request_snapshot(self, tables: Sequence[str]) -> None:
         """Ask for a new snapshot of these tables, all of them with "*"; it is taken by whoever runs this."""
+        known = self.progress().tables
+        for table in tables:
+            if table not in known and table != EVERY_TABLE:
+                raise BadOption(
+                    f'capture "{self.name}" has no table "{table}".',
+                    hint=did_you_mean(table, [*known] or ["none yet"]),
+                )
         self._topics.requests.append({"tables": list(tables)})
 
     def close(self) -> None:

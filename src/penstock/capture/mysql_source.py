@@ -26,7 +26,7 @@ from penstock.capture.mysql_server import Address, At, Server, lost
 from penstock.capture.mysql_steps import Gathered, emptied, read_rows
 from penstock.capture.mysql_transactions import Transactions
 from penstock.capture.pieces import BYTES_MAX
-from penstock.capture.source import Position, Step, Table
+from penstock.capture.source import EVERY_TABLE, Position, Step, Table
 from penstock.errors import BadInput, BadOption
 from penstock.schema import RecordSchema
 
@@ -129,7 +129,7 @@ class MySQLSource:
         with closing(Server(self._at)) as server:
             there = list(mysql_checks.described(server, self._wanted))
             missing = _missing(server, position)
-        wanted = there if "*" in again else [name for name in there if name in again]
+        wanted = there if EVERY_TABLE in again else [name for name in there if name in again]
         pending = dict.fromkeys([*position.get("snapshot", ()), *wanted])
         if missing is not None and not pending.keys() >= set(there):
             raise lost(self._at, missing)

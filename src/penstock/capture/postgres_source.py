@@ -39,12 +39,10 @@ from penstock.capture.postgres_slot import check_name
 from penstock.capture.postgres_snapshot import InitialSnapshot, rows_by_key
 from penstock.capture.postgres_transactions import Transactions
 from penstock.capture.postgres_watch import OtherTables, TableWatch
-from penstock.capture.source import Changes, Key, Position, Step, Table, check_columns
-from penstock.errors import BadOption, ChangesLost, Contended, Unreachable
-from penstock.schema import did_you_mean
+from penstock.capture.source import EVERY_TABLE, Changes, Key, Position, Step, Table, check_columns
+from penstock.errors import ChangesLost, Contended, Unreachable
 
 SNAPSHOT, STREAM = "snapshot", "stream"
-EVERY_TABLE = "*"
 _TURN_S = 0.2
 _AGAIN_S = 0.02  # between looks whether the next chunk of a snapshot can be had
 _AT_ONCE = 1_000  # messages
@@ -189,14 +187,9 @@ class PostgresSource:
         return found.tables
 
     def _names_of(self, again: Sequence[str], tables: Sequence[CatalogTable]) -> list[str]:
-        known = [table.name for table in tables]
-        if EVERY_TABLE in again:
-            return known
-        for name in again:
-            if name.removeprefix("public.") not in known:
-                hint = did_you_mean(name, known)
-                raise BadOption(f'capture "{self._name}" has no table "{name}".', hint=hint)
-        return [name.removeprefix("public.") for name in again]
+        """Without those that went since somebody asked for them."""
+        wanted = {name.removeprefix("public.") for name in again}
+        return [table.name for table in tables if table.name in wanted or EVERY_TABLE in wanted]
 
     def _until_free(self, db: Connection[Any]) -> None:
         """Waits a little for the slot to be nobody's."""

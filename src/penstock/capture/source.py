@@ -21,6 +21,8 @@ Position = Mapping[str, Any]
 What it has to remember of each table belongs under "tables", by name: that is stored only when it changes.
 """
 
+EVERY_TABLE = "*"
+
 Key = tuple[Any, ...]
 Find = Callable[[Sequence[Key]], Mapping[Key, Mapping[str, Any]]]
 """Rows of a table as they are now, by key: those that there are."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.capture import envelope, outbox, sqlite_tables, sqlite_triggers
 from penstock.capture.pieces import pieces
-from penstock.capture.source import Changes, Position, Step, Table, check_columns
+from penstock.capture.source import EVERY_TABLE, Changes, Position, Step, Table, check_columns
 from penstock.capture.sqlite_triggers import Form, Names, quoted
 from penstock.errors import BadInput, BadOption, LockTimeout, NotAllowed, StorageError, Unreachable
 
@@ -35,7 +35,6 @@ _TELL_S = 0.2  # how often to say that there is nothing new
 _STEP_ROWS = 50_000
 _PURGE_ROWS = 10_000
 _PURGE_S = 5.0
-_ALL = "*"
 _GO_ON = "if it should go on from here: penstock capture resnapshot SOURCE"
 _NO_UTF8 = "Could not decode to UTF-8"  # as the driver says, which has no code for it
 _UNIX_EPOCH_DAY = 2_440_587.5  # as a Julian day
@@ -136,13 +135,13 @@ class SQLiteSource:
         if position is None:
             check_columns("types", self._types, self.tables())
         while True:
-            if position is not None and _ALL not in again:
+            if position is not None and EVERY_TABLE not in again:
                 self._check(position)
             installed = self._install()
             self._check_keys(position, installed)
             fresh, gone = self._to_read(position, installed, again)
             if position is None or fresh or gone:
-                for step in self._all(position, installed, fresh, gone, told=_ALL not in again):
+                for step in self._all(position, installed, fresh, gone, told=EVERY_TABLE not in again):
                     position = step.position
                     yield step
                 again = ()
@@ -222,7 +221,7 @@ class SQLiteSource:
         fresh = [
             installed.tables[number]
             for name, number in installed.numbers.items()
-            if begun.get(name) != number or name in again or _ALL in again
+            if begun.get(name) != number or name in again or EVERY_TABLE in again
         ]
         return fresh, [name for name in begun if name not in installed.there]
 

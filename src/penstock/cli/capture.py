@@ -117,7 +117,6 @@ def resnapshot(
     session = Session.of(ctx, home, as_json)
     with _captures(session, source, name, None) as captures:
         for capture in captures:
-            _check_tables(capture, tables or [])
             capture.request_snapshot(tables or ["*"])
         names = [capture.name for capture in captures]
     if session.json:
@@ -187,18 +186,6 @@ def tell_left_out(capture: Capture) -> None:
         output.note(
             f"{capture.name}: left out, since they have no key or no WAL: {', '.join(sorted(left_out))}"
         )
-
-
-def _check_tables(capture: Capture, tables: list[str]) -> None:
-    from penstock.schema import did_you_mean
-
-    known = [*capture.progress().tables]
-    for table in tables:
-        if table not in known:
-            raise BadInput(
-                f'capture "{capture.name}" has no table "{table}".',
-                hint=did_you_mean(table, known or ["none yet"]),
-            )
 
 
 @contextmanager
