@@ -52,6 +52,30 @@ def test_also_while_it_is_followed(log: ps.Log, database: PostgresDatabase) -> N
         wait_until(lambda: same(log, database), timeout_s=60, what="the log")
 
 
+def test_columns_with_other_names_come_without_a_change_and_are_read_once(
+    log: ps.Log, database: PostgresDatabase
+) -> None:
+    caught_up(log, "c", database.source())
+    database.run(*SWAPPED[:-1])
+    caught_up(log, "c", database.source())
+    assert same(log, database)
+    database.run("ALTER TABLE orders RENAME COLUMN n TO more")
+    caught_up(log, "c", database.source())
+    assert rows_in_log(log, "c.orders") == [(1, None, 10, 100), (2, None, 20, 200)]
+    database.run("UPDATE orders SET more = 0 WHERE id = 1")
+    caught_up(log, "c", database.source())
+    assert ops(log, "c.orders") == ["r"] * 6 + ["u"]
+
+
+def test_a_column_that_goes_is_no_reason_to_read_a_table_again(
+    log: ps.Log, database: PostgresDatabase
+) -> None:
+    caught_up(log, "c", database.source())
+    database.run("ALTER TABLE orders DROP COLUMN n", "UPDATE orders SET m = 1 WHERE id = 1")
+    caught_up(log, "c", database.source())
+    assert ops(log, "c.orders") == ["r", "r", "u"]
+
+
 def test_a_new_column_comes_without_a_change_and_is_read_once(
     log: ps.Log, database: PostgresDatabase
 ) -> None:

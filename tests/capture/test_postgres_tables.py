@@ -429,6 +429,15 @@ def test_another_type_is_refused_and_the_way_on_that_is_told_leads_on(
     assert same(log, database, "orders")
 
 
+def test_a_key_of_another_type_is_refused_with_a_way_on(log: ps.Log, database: PostgresDatabase) -> None:
+    database.run("CREATE TABLE orders (id numeric(5, 1) PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    caught_up(log, "c", database.source())
+    database.run("ALTER TABLE orders ALTER id TYPE numeric(6, 1)", "INSERT INTO orders VALUES (2)")
+    with pytest.raises(ps.BadOption, match='"orders" has a key of another type') as told:
+        caught_up(log, "c", database.source())
+    assert "penstock topic delete c.orders;" in str(told.value.hint)
+
+
 def test_a_table_that_is_dropped_while_it_is_looked_at_stops_nothing(
     log: ps.Log, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

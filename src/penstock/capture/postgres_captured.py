@@ -12,7 +12,7 @@ class Captured:
     """A table as it was when it was last looked at."""
 
     oid: int
-    columns: int = 0  # that it ever had, 0 where that was not noted
+    places: tuple[str, ...] = ()  # as in the catalogue; () where that was not noted
     attached: frozenset[int] = frozenset()  # partitions that were made as tables of their own
     is_whole: bool = True  # otherwise it has to be read again
 
@@ -20,14 +20,14 @@ class Captured:
     def of(cls, mark: Any) -> Captured:
         if isinstance(mark, int):
             return cls(mark)
-        return cls(mark["oid"], mark["columns"], frozenset(mark["attached"]), mark["is_whole"])
+        return cls(mark["oid"], tuple(mark.get("places", ())), frozenset(mark["attached"]), mark["is_whole"])
 
     @property
     def mark(self) -> Any:
         """Plain JSON; written out, since it is made of every table with every step."""
         return {
             "oid": self.oid,
-            "columns": self.columns,
+            "places": list(self.places),
             "attached": sorted(self.attached),
             "is_whole": self.is_whole,
         }

@@ -26,7 +26,9 @@ SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpe
        c.relreplident::text, c.relispartition,
        coalesce(has_schema_privilege(n.oid, 'USAGE'), true),
        coalesce(has_table_privilege(c.oid, 'SELECT'), true),
-       pg_has_role(c.relowner, 'USAGE'), c.relnatts
+       pg_has_role(c.relowner, 'USAGE'),
+       ARRAY(SELECT CASE WHEN a.attisdropped THEN '' ELSE a.attname::text END FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY a.attnum)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND n.nspname <> 'information_schema' AND (n.nspname !~ '^pg_' OR n.nspname ~ '^pg_temp_')
@@ -95,7 +97,7 @@ class CatalogTable:
     may_enter: bool  # its schema
     may_select: bool
     is_owned: bool
-    columns_ever: int  # also those that were dropped
+    places: Sequence[str]  # every column that it ever had: its name, "" once it was dropped
     columns: tuple[CatalogColumn, ...] = ()
     unique: tuple[UniqueIndex, ...] = ()
 

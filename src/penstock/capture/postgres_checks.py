@@ -64,7 +64,7 @@ class Found:
     def captured(self, tables: Sequence[CatalogTable]) -> dict[str, Captured]:
         """To be remembered of these."""
         return {
-            table.name: Captured(table.oid, table.columns_ever, frozenset(self.attached.get(table.name, ())))
+            table.name: Captured(table.oid, tuple(table.places), frozenset(self.attached.get(table.name, ())))
             for table in tables
         }
 

@@ -124,5 +124,11 @@ class TableWatch:
         known, came = self.known[table.name], found.attached[table.name].items()
         if any(has_rows for part, has_rows in came if part not in known.attached):
             return False
-        # A new column may have the name of one that was dropped.
-        return known.is_whole and known.columns in (0, table.columns_ever)
+        return known.is_whole and _are_those(known.places, table.places)
+
+
+def _are_those(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether every column has its name of before; a new one may have that of one that was dropped."""
+    if not before:
+        return True
+    return len(now) == len(before) and all(name in ("", old) for old, name in zip(before, now, strict=True))

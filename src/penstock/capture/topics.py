@@ -22,7 +22,7 @@ from penstock.capture.source import Table
 from penstock.errors import BadOption, BadSchema, IncompatibleSchema, UnknownTopic
 from penstock.log import versions
 from penstock.log.log import Log
-from penstock.log.settings import TopicSettings
+from penstock.log.settings import TopicSettings, keys_stay
 from penstock.log.topic import Topic
 from penstock.schema import RecordSchema
 
@@ -151,6 +151,11 @@ class Topics:
                 f'"{table.name}" has another form than what is stored: {error.message}',
                 hint=self._anew(rows, changes),
             ) from error
+        if known is not None and not keys_stay(known.schema, RecordSchema(of_rows), table.key):
+            raise BadOption(
+                f'"{table.name}" has a key of another type than what is stored.',
+                hint=self._anew(rows, changes),
+            )
         return Pair(
             self._topic(
                 rows,

@@ -167,7 +167,7 @@ def altered(
 ) -> TopicSettings:
     """What a topic becomes, or why it cannot. `ends`: of its partitions, now."""
     schema = current.schema.evolve_to(wanted.schema)
-    if wanted.key != current.key or not _keys_stay(current.schema, schema, current.key):
+    if wanted.key != current.key or not keys_stay(current.schema, schema, current.key):
         raise BadOption("a topic's key cannot change.", hint="create a new topic and copy the records")
     columns.check_unchanged(current.personal, wanted.personal, current.schema)
     if current.format not in (None, wanted.format):
@@ -196,7 +196,7 @@ def altered(
     return replace(wanted, id=current.id, schema=schema, grown=grown, version=current.version + 1)
 
 
-def _keys_stay(older: RecordSchema, newer: RecordSchema, key: tuple[str, ...]) -> bool:
+def keys_stay(older: RecordSchema, newer: RecordSchema, key: tuple[str, ...]) -> bool:
     """Whether every key keeps its bytes, and so its partition: an integer's do when it is widened."""
     types = [(older.field(column).type, newer.field(column).type) for column in key]
     return all(a == b or (pa.types.is_integer(a) and pa.types.is_integer(b)) for a, b in types)
