@@ -13,6 +13,7 @@ from tests.waiting import wait_until
 
 import penstock as ps
 from penstock.capture.postgres_catalog import Catalog
+from penstock.capture.postgres_snapshot import InitialSnapshot
 from penstock.errors import NotSupported
 
 WIDE = "CREATE TABLE {} (id int PRIMARY KEY, n int, big text)"
@@ -457,6 +458,26 @@ def test_a_table_that_is_dropped_while_it_is_looked_at_stops_nothing(
     with running(log, "c", database.source()):
         wait_until(lambda: same(log, database, "kept") and not rows_in_log(log, "c.orders"), timeout_s=60)
     assert dropped.is_set()
+
+
+def test_a_table_that_is_made_anew_before_it_is_first_read_stops_nothing(
+    log: ps.Log, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    changes = InitialSnapshot.changes
+    made = threading.Event()
+
+    def makes(self: InitialSnapshot, *arguments: Any) -> Any:
+        if not made.is_set():
+            database.run("DROP TABLE orders", "CREATE TABLE orders (id int PRIMARY KEY, n int)")
+            database.run("INSERT INTO orders VALUES (1, 2)")
+            made.set()
+        return changes(self, *arguments)
+
+    monkeypatch.setattr(InitialSnapshot, "changes", makes)
+    caught_up(log, "c", database.source())
+    assert rows_in_log(log, "c.orders") == [(1, 2)]
+    assert made.is_set()
 
 
 def test_a_capture_that_runs_goes_on_where_it_cannot_be_dropped(

@@ -183,10 +183,12 @@ def held_in_form(db: Connection[Any], tables: Sequence[CatalogTable]) -> Iterato
             try:
                 db.execute(SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.only))
             except psycopg.errors.LockNotAvailable as error:
-                raise Contended(
-                    f'the form of table "{table.name}" is being changed.', hint="try again after that"
-                ) from error
+                raise _is_changing(table) from error
         yield
+
+
+def _is_changing(table: CatalogTable) -> Contended:
+    return Contended(f'the form of table "{table.name}" is being changed.', hint="try again after that")
 
 
 class InitialSnapshot:
@@ -202,6 +204,9 @@ class InitialSnapshot:
         """None while the slot waits for transactions that are writing."""
         with held_in_form(db, tables), connect(self._url, replication=True) as maker:
             described = catalog.described(db, tables)
+            for table in described:
+                if not table.key:  # since we looked another one has come by its name
+                    raise _is_changing(table)
             with ThreadPoolExecutor(1) as aside:
                 making = aside.submit(create_slot, maker, self._slot)
                 try:
