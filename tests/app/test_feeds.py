@@ -254,6 +254,13 @@ def test_only_tables_and_views_have_feeds(app: ps.App) -> None:
         app.subscribe("usrs")
 
 
+def test_none_and_the_text_none_are_two_conditions(app: ps.App) -> None:
+    table = _users(app)
+    since = _position(table.subscribe(where={"city": None}, follow=False))
+    with pytest.raises(ps.BadOption, match="another where= or columns="):
+        table.subscribe(where={"city": "None"}, after=since)
+
+
 def test_a_position_of_another_condition_is_refused(app: ps.App) -> None:
     table = _users(app)
     since = _position(table.subscribe(where={"city": "Bern"}, follow=False))

@@ -84,9 +84,13 @@ def test_a_view_that_spark_made_has_the_same_rows(ran: Shop) -> None:
     ]
 
 
-def test_following_ends_with_ctrl_c(cli: Command, file: Path, users: ps.Topic) -> None:
-    with cli.start("subscribe", file, "users", "--json") as process:
+@pytest.mark.parametrize("options", [(), ("--for", "inf")], ids=" ".join)
+def test_following_ends_with_ctrl_c(
+    cli: Command, file: Path, users: ps.Topic, options: tuple[str, ...]
+) -> None:
+    with cli.start("subscribe", file, "users", "--json", *options) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert [json.loads(process.stdout.readline())["op"] for _ in range(3)] == [
             "insert",
             "insert",
@@ -98,7 +102,7 @@ def test_following_ends_with_ctrl_c(cli: Command, file: Path, users: ps.Topic) -
         assert (told["op"], told["row"]["name"], told["before"]["name"]) == ("update", "Bob", None)
         process.send_signal(signal.SIGINT)
         wait_until(lambda: process.poll() is not None, what="the end of subscribe")
-        assert process.returncode == 0
+        assert (process.returncode, process.stderr.read()) == (0, "")
 
 
 def test_it_ends_by_itself(cli: Command, file: Path, users: ps.Topic) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.app.feeds import START_US, compact
 from tests.flow.world import app_at
@@ -17,6 +18,7 @@ from tests.servers import Redis
 import penstock as ps
 from penstock.app.table import AppTable
 from penstock.clock import ManualClock
+from penstock.errors import StorageError
 from penstock.follow import Follower, Progress, Sink, TableSpec, spec_of
 from penstock.follow.sqlite import SQLiteStore
 
@@ -148,6 +150,41 @@ def test_whatever_happens_meanwhile_a_copy_is_the_table(
     store.close()
 
 
+def test_a_first_copy_that_was_cut_off_for_that_long_has_no_row_that_is_gone(
+    app: ps.App, clock: ManualClock, tmp_path: Path
+) -> None:
+    users, spec = users_of(app)
+    users.delete({"id": 1})
+    users.upsert({"id": 3, "name": "Cem"})
+    store = Failing(tmp_path / "copy.db")
+    follower = Follower(users, store, spec, kind="table", chunk_records=1)
+    with pytest.raises(StorageError):
+        follower.step(timeout_s=0)
+    for _ in range(2):
+        clock.advance(2 * HOUR_S)
+        compact(app, users)
+    follower.step(timeout_s=0)
+    assert plain(store, spec) == [{"id": 2, "name": "Bob"}, {"id": 3, "name": "Cem"}]
+
+
+def test_one_that_was_cut_off_for_less_goes_on(app: ps.App, clock: ManualClock, tmp_path: Path) -> None:
+    """However old what is missing: the next error would begin it anew again."""
+    users, spec = users_of(app)
+    for name in ("Anna", "Anne"):
+        users.upsert({"id": 1, "name": name})
+    users.upsert({"id": 3, "name": "Cem"})
+    clock.advance(24 * HOUR_S)
+    compact(app, users)
+    store = Failing(tmp_path / "copy.db")
+    follower = Follower(users, store, spec, kind="table", chunk_records=1)
+    with pytest.raises(StorageError):
+        follower.step(timeout_s=0)
+    clock.advance(HOUR_S // 4)
+    follower.step(timeout_s=0)
+    assert sorted(row["name"] for row in plain(store, spec)) == ["Anne", "Bob", "Cem"]
+    assert store.begun == 1
+
+
 class Counting(SQLiteStore):
     """Counts how often a copy was begun."""
 
@@ -157,3 +194,17 @@ class Counting(SQLiteStore):
         progress = super().prepare(spec, changelog_id)
         self.begun += progress.offsets == (0,)
         return progress
+
+
+class Failing(Counting):
+    """Cannot be reached the second time that something is applied."""
+
+    applied = 0
+
+    def apply(
+        self, spec: TableSpec, changes: pa.Table, *, from_offset: int, next_offset: int, partition: int = 0
+    ) -> None:
+        self.applied += 1
+        if self.applied == 2:
+            raise StorageError("it is down.")
+        super().apply(spec, changes, from_offset=from_offset, next_offset=next_offset, partition=partition)

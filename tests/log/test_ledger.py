@@ -382,7 +382,8 @@ def test_a_position_survives_retention_and_compaction_of_what_it_was_stored_with
         part, settings = port.partition(topic, 0), port.settings(topic)
         with part.locked() as head:
             part.roll(head, settings)
-        maintenance.run(part, settings, port.groups_store(), force=True)
+        for _ in range(2):  # a delete goes after what it hides
+            maintenance.run(part, settings, port.groups_store(), force=True)
     assert (ids_of(log)["short"], ids_of(log)["keyed"]) == ([], [])
     for other in (log, open_log(), open_log(disk.after_power_loss())):
         assert position_of(other) == b"kept"

@@ -179,7 +179,8 @@ def test_a_topic_whose_every_key_was_deleted_compacts_to_nothing(
     topic.delete({"id": 1}, {"id": 2})
     seal(port, "c")
     clock.advance(1)
-    maintain(port, "c", force=True)
+    for _ in range(2):  # what the deletes hide, and then they
+        maintain(port, "c", force=True)
     assert records(topic) == []
     assert topic.latest() == {}
     assert topic.offset_of(0, datetime(2000, 1, 1, tzinfo=UTC)) == 4
@@ -197,6 +198,21 @@ def test_a_reader_in_the_middle_goes_on_while_files_are_replaced(
     first = [next(reading).offset for _ in range(5)]
     maintain(port, "t")
     assert first + [e.offset for e in reading] == list(range(30))
+
+
+def test_a_reader_in_the_middle_is_told_of_a_delete_whose_time_is_over(
+    log: ps.Log, port: EmbeddedLog, clock: ManualClock
+) -> None:
+    topic = compacted(log, tombstone_ms=1_000)
+    topic.append([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+    seal(port, "c")
+    topic.delete({"id": 1})
+    seal(port, "c")
+    clock.advance(DAY_S)
+    reading = topic.events()
+    read = [next(reading), next(reading)]
+    maintain(port, "c", force=True)
+    assert [(e["id"], e.deleted) for e in [*read, *reading]] == [(1, False), (2, False), (1, True)]
 
 
 # ---- retention --------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def _feed(
 
 
 def _print(feed: Feed, seconds: float | None, *, plain: bool) -> None:
-    timer = threading.Timer(seconds or 0, feed.close)
+    timer = threading.Timer(min(seconds or 0, threading.TIMEOUT_MAX), feed.close)
     timer.daemon = True
     if seconds:
         timer.start()

@@ -201,13 +201,15 @@ class Follower:
         applied = 0
         for number, end in limits(self._topic.settings, done, ends).items():
             if end > done[number]:
-                place, records = self._apply_partition(place, number, done[number], end)
+                place, records = self._apply_partition(place, number, done[number], end, now_us)
                 applied += records
-                if place.progress.at(number) == end:
+                if place.progress.at(number) == bounds[number][1]:
                     self._missed[number] = end, now_us - UNDER_WAY_US
         return applied
 
-    def _apply_partition(self, place: _Place, partition: int, start: int, end: int) -> tuple[_Place, int]:
+    def _apply_partition(
+        self, place: _Place, partition: int, start: int, end: int, now_us: int
+    ) -> tuple[_Place, int]:
         applied = 0
         gaps = self._gaps(place.progress.at(partition), partition)
         for chunk, next_offset in self._chunks(partition, start, end):
@@ -221,7 +223,8 @@ class Follower:
             )
             place = _Place(place.changelog_id, place.progress.moved(partition, next_offset))
             self._be_at(place)
-            self._missed[partition] = next_offset, gaps.since_us
+            # Should it be cut off here, what goes from now on may hide a delete, in a first copy too.
+            self._missed[partition] = next_offset, min(gaps.since_us, now_us)
             applied += chunk.num_rows
         return place, applied
 

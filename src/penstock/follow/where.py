@@ -69,7 +69,7 @@ def _by_values(wanted: Mapping[str, object], columns: pa.Schema) -> Where:
             found &= np.asarray(pc.fill_null(same, False).to_numpy(zero_copy_only=False), bool)
         return found
 
-    said = repr(sorted((name, str(scalar)) for name, scalar in scalars.items()))
+    said = repr(sorted((name, str(scalar) if scalar.is_valid else None) for name, scalar in scalars.items()))
     return Where(said, holds, frozenset(scalars))
 
 

@@ -1,7 +1,8 @@
 """Which records of a compacted topic are still worth keeping: the latest of every key.
 
 Offsets stay as they are. A delete is kept for a while, so that every follower sees it,
-and then goes too. Only keys are held in memory (32 bytes each, up to a bound): when there
+and then goes too, never together with what it hides: who reads on while files are replaced would
+have that, and miss the delete. Only keys are held in memory (33 bytes each, up to a bound): when there
 are more, the oldest segments are compacted among themselves and the rest another time.
 
 Where a topic has a history, it is a table: the latest record of a key is the one with the highest event
@@ -27,7 +28,7 @@ _KEYS_MAX = 4_000_000
 _DIRTY_SHARE_MIN = 0.5
 
 Latest = npt.NDArray[np.void]
-_KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("version_us", "<i8"), ("offset", "<i8")])
+_KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("version_us", "<i8"), ("offset", "<i8"), ("alone", "?")])
 
 
 def is_worthwhile(entries: tuple[SegmentEntry, ...]) -> bool:
@@ -45,6 +46,7 @@ class Plan:
     settings: TopicSettings
     covered: tuple[SegmentEntry, ...]
     offsets: npt.NDArray[np.int64]  # of the latest record of each key, sorted
+    alone: npt.NDArray[np.int64]  # those that replace nothing that is still there
     deletes_before_us: int
     settled_before_us: int | None = None  # of a table: only what was appended and valid by then replaces
 
@@ -54,10 +56,13 @@ class Plan:
                 yield batch.filter(pa.array(self._keeps(batch)))
 
     def _keeps(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        latest = np.isin(batch.column("_offset").to_numpy(), self.offsets, assume_unique=True)
+        offsets = batch.column("_offset").to_numpy()
+        keeps: npt.NDArray[np.bool_] = np.isin(offsets, self.offsets, assume_unique=True)
         deleted = batch.column("_deleted").to_numpy(zero_copy_only=False)
         appended = batch.column("_timestamp").cast(pa.int64()).to_numpy()
-        keeps: npt.NDArray[np.bool_] = latest & ~(deleted & (appended < self.deletes_before_us))
+        outdated = deleted & (appended < self.deletes_before_us)
+        if outdated.any():
+            keeps &= ~(outdated & np.isin(offsets, self.alone, assume_unique=True))
         if self.settled_before_us is not None:
             keeps |= ~_settled(batch, self.settings, self.settled_before_us)
         return keeps
@@ -76,11 +81,11 @@ def plan(
         newer = [_keyed(batch, settings, settled_us) for batch in _read(partition, settings, entry)]
         latest = _merged([latest, *newer])
         covered.append(entry)
-    offsets = np.sort(latest["offset"])
+    offsets, alone = np.sort(latest["offset"]), np.sort(latest["offset"][latest["alone"]])
     # While there is something older, in an archive, a delete must stay: it may be what hides it.
     oldest = not entries or entries[0].base == partition.manifest().start
     deletes_before_us = now_us - settings.tombstone_ms * 1_000 if oldest else 0
-    return Plan(partition, settings, tuple(covered), offsets, deletes_before_us, settled_us)
+    return Plan(partition, settings, tuple(covered), offsets, alone, deletes_before_us, settled_us)
 
 
 def _keyed(batch: pa.RecordBatch, settings: TopicSettings, settled_us: int | None) -> Latest:
@@ -91,6 +96,7 @@ def _keyed(batch: pa.RecordBatch, settings: TopicSettings, settled_us: int | Non
     keyed["high"], keyed["low"] = digests[:, 0], digests[:, 1]
     keyed["version_us"] = _versions(batch, settings)
     keyed["offset"] = batch.column("_offset").to_numpy()
+    keyed["alone"] = True
     return keyed
 
 
@@ -109,11 +115,12 @@ def _versions(batch: pa.RecordBatch, settings: TopicSettings) -> npt.NDArray[np.
 
 
 def _merged(pieces: list[Latest]) -> Latest:
-    """The last offset of every key of all of them."""
+    """The last record of every key of all of them, and whether it is the only one."""
     both = np.concatenate(pieces)
     both = both[np.lexsort([both[name] for name in ("offset", "version_us", "low", "high")])]
     last = np.ones(len(both), dtype=bool)
     last[:-1] = (both["high"][1:] != both["high"][:-1]) | (both["low"][1:] != both["low"][:-1])
+    both["alone"][1:] &= last[:-1]
     return both[last]
 
 
