@@ -23,6 +23,8 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork
 on = $(filter-out 0,$(1))
 # Resolved when the recipe runs: bringing Java can be part of the run.
 WITH_JAVA = JAVA_HOME=$$(sh scripts/java.sh $(VENV)) && export JAVA_HOME &&
+# Of the tests' hundred processes with Spark most end before a thorough compiler would have paid.
+WITH_QUICK_SPARK = $(WITH_JAVA) SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$(CURDIR)/$(VENV)/spark.jsa -XX:TieredStopAtLevel=1"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -35,9 +37,9 @@ help: ## this list
 demo: $(VENV)/.runtime ## see it work (FOR=30 stops after half a minute, KAFKA=1 is on a real Kafka)
 	@$(WITH_JAVA) $(BIN)/penstock demo $(if $(FOR),--for $(FOR)) $(if $(call on,$(KAFKA)),--kafka)
 
-test: $(VENV)/.dev ## every test but the long fault runs (PYTEST_ARGS="-n 2")
+test: $(VENV)/.dev $(VENV)/spark.jsa ## every test but the long fault runs (PYTEST_ARGS="-n 2")
 	@sh scripts/servers.sh
-	@$(WITH_JAVA) $(BIN)/pytest -m "not crash" $(PYTEST_ARGS)
+	@$(WITH_QUICK_SPARK) $(BIN)/pytest -m "not crash" $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## lint, format, types, layers, tidiness
 	@$(BIN)/ruff check .
@@ -46,9 +48,9 @@ check: $(VENV)/.dev ## lint, format, types, layers, tidiness
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/pytest -q tests/test_tidy.py
 
-crash: $(VENV)/.dev ## the long fault runs
+crash: $(VENV)/.dev $(VENV)/spark.jsa ## the long fault runs
 	@sh scripts/servers.sh
-	@$(WITH_JAVA) $(BIN)/pytest -m crash $(PYTEST_ARGS)
+	@$(WITH_QUICK_SPARK) $(BIN)/pytest -m crash $(PYTEST_ARGS)
 
 bench: $(VENV)/.dev ## one benchmark (NAME=log JSON=1 QUICK=1)
 	@$(WITH_JAVA) $(BIN)/penstock bench $(NAME) $(if $(call on,$(QUICK)),--quick) $(if $(call on,$(JSON)),--json)
@@ -73,3 +75,7 @@ $(VENV)/.runtime $(VENV)/.dev: $(VENV)/.%: requirements/%.lock pyproject.toml | 
 	@$(PIP) install --require-hashes -r $<
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@ $(if $(filter %/.dev,$@),$(VENV)/.runtime) # dev.lock holds all of runtime.lock
+
+$(VENV)/spark.jsa: scripts/quick_spark.py $(VENV)/.dev
+	@echo "keeping the classes of Spark in $@" >&2
+	@$(WITH_JAVA) $(BIN)/python $< $@ || echo "the tests take longer without" >&2

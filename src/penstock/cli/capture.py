@@ -202,13 +202,12 @@ def _captures(
                 raise BadInput(
                     f'the app has no capture "{name}".', hint=did_you_mean(name, known or ["none"])
                 )
-            if not known or tables:
-                raise BadInput(
-                    "the app declares no capture."
-                    if not known
-                    else "an app says itself which tables it wants.",
-                    hint='declare one with app.capture("shop", "sqlite:///shop.db")',
-                )
+            if not known:
+                hint = 'declare one with app.capture("shop", "sqlite:///shop.db")'
+                raise BadInput("the app declares no capture.", hint=hint)
+            if tables:
+                hint = "leave out --table; tables= in the source of its app.capture(...) names them"
+                raise BadInput("an app says itself which tables it wants.", hint=hint)
             with _closed([each.open() for at, each in known.items() if name in (None, at)]) as captures:
                 yield captures
         return

@@ -291,5 +291,6 @@ def _errors(folder: Path) -> Iterator[None]:
     except (ValueError, OSError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise StorageError(
-            f"{folder}: {said}.", hint="check the disk; the folder may be deleted: it is filled again"
+            f"{folder}: {said}.",
+            hint="check the address and the disk; an index may be deleted: it is filled again",
         ) from error

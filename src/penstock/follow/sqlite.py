@@ -184,7 +184,8 @@ class _Connection(Connected):
             self.close()
             raise StorageError(
                 f"{self._path}: {error}.",
-                hint="check the disk; the file, with its -wal and -shm, may be deleted: it is copied again",
+                hint="check the address and the disk; a file with only copies may be deleted, with its "
+                "-wal and -shm: they are made again",
             ) from error
 
 
