@@ -119,10 +119,11 @@ class Capture:
     def request_snapshot(self, tables: Sequence[str]) -> None:
         """Ask for a new snapshot of these tables, all of them with "*"; it is taken by whoever runs this."""
         known = self.progress().tables
-        for table in tables if known else ():  # before it has begun, each of them will be read anyway
+        for table in tables:
             if table not in known and table != EVERY_TABLE:
                 raise BadOption(
-                    f'capture "{self.name}" has no table "{table}".', hint=did_you_mean(table, known)
+                    f'capture "{self.name}" has no table "{table}".',
+                    hint=did_you_mean(table, [*known] or ["none yet"]),
                 )
         self._topics.requests.append({"tables": list(tables)})
 
