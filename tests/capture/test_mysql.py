@@ -393,6 +393,7 @@ def test_snapshots_under_writers_are_the_same(log: ps.Log, server: MariaDB, db: 
         writer.start()
     try:
         with running(log, "shop", source(server, step_rows=500)) as capture:
+            wait_until(lambda: _read_so_far(log) > 0, what="the first snapshot")
             for _ in range(4):
                 before = _read_so_far(log)
                 capture.request_snapshot(["users"])
