@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # so that tests can share modules as tests.<name>
     sys.path.insert(0, str(ROOT))
 
+from tests.flow.world import START_US, app_at  # noqa: E402
 from tests.servers import (  # noqa: E402
     Postgres,
     RabbitMQ,
@@ -27,6 +28,7 @@ from tests.servers import (  # noqa: E402
 )
 
 import penstock as ps  # noqa: E402
+from penstock.clock import ManualClock  # noqa: E402
 
 if TYPE_CHECKING:
     from penstock.kafka.cluster import State
@@ -56,6 +58,19 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 def log(home: Path) -> Iterator[ps.Log]:
     with ps.open_log(home) as opened:
         yield opened
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_US)
+
+
+@pytest.fixture
+def app(tmp_path: Path, clock: ManualClock) -> Iterator[ps.App]:
+    """Its log goes by the clock."""
+    found = app_at("shop", tmp_path, clock)
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,16 +6,13 @@ import contextlib
 import gc
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.app.feeds import START_US, Asked, Model, Subscriber, Write, compact, make_table, store
-from tests.flow.world import app_at
+from tests.app.feeds import Asked, Model, Subscriber, Write, compact, make_table, store
 
 import penstock as ps
 from penstock.app.table import AppTable
@@ -43,18 +40,6 @@ rounds = st.lists(  # what is written, whether it is compacted, after how many c
 )
 Rounds = list[tuple[list[Write], bool, int | None]]
 LAST: Rounds = [([], False, None)]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START_US)
-
-
-@pytest.fixture
-def app(tmp_path: Path, clock: ManualClock) -> Iterator[ps.App]:
-    found = app_at("shop", tmp_path, clock)
-    yield found
-    found.close()
 
 
 @many

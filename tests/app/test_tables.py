@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.flow.world import app_at
 
 import penstock as ps
 from penstock.app.table import AppTable, declared_table
@@ -32,18 +29,6 @@ records = st.lists(
     st.tuples(st.integers(0, 3), st.none() | st.integers(0, 9), st.booleans()), min_size=1, max_size=25
 )
 many = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START_US)
-
-
-@pytest.fixture
-def app(tmp_path: Path, clock: ManualClock) -> Iterator[ps.App]:
-    found = app_at("shop", tmp_path, clock)
-    yield found
-    found.close()
 
 
 def users(app: ps.App, name: str = "users", **options: Any) -> AppTable:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.app.feeds import START_US, compact
-from tests.flow.world import app_at
+from tests.app.feeds import compact
 from tests.follow.backends import Backend, plain
 from tests.follow.sinks import KEYS, open_sink, place
 from tests.servers import Redis
@@ -23,18 +21,6 @@ from penstock.follow import Follower, Progress, Sink, TableSpec, spec_of
 from penstock.follow.sqlite import SQLiteStore
 
 HOUR_S = 3_600
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START_US)
-
-
-@pytest.fixture
-def app(tmp_path: Path, clock: ManualClock) -> Iterator[ps.App]:
-    found = app_at("shop", tmp_path, clock)
-    yield found
-    found.close()
 
 
 def users_of(app: ps.App, **options: Any) -> tuple[AppTable, TableSpec]:

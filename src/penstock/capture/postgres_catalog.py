@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 import pyarrow as pa
 from psycopg import Connection
@@ -32,8 +32,10 @@ SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpe
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND n.nspname <> 'information_schema' AND (n.nspname !~ '^pg_' OR n.nspname ~ '^pg_temp_')
+  AND {which}
 ORDER BY 2, 3
 """
+_NAMED = f"CASE n.nspname WHEN '{DEFAULT_SCHEMA}' THEN '' ELSE n.nspname || '.' END || c.relname = %s"
 _COLUMNS = """
 SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint, a.atttypmod, a.attndims,
        format_type(a.atttypid, a.atttypmod)
@@ -157,7 +159,7 @@ class Catalog:
 
     def tables(self, db: Connection[Any]) -> list[CatalogTable]:
         """Of every kind, without their columns."""
-        return [CatalogTable(*facts) for facts in db.execute(_TABLES)]
+        return self._tables(db, "%s", True)
 
     def described(self, db: Connection[Any], tables: Sequence[CatalogTable]) -> list[CatalogTable]:
         """With columns and keys."""
@@ -186,15 +188,18 @@ class Catalog:
         return {oid: bool(has_rows) for oid, has_rows in found}
 
     def by_oid(self, db: Connection[Any], oid: int) -> CatalogTable | None:
-        return self._the_one(db, lambda table: table.oid == oid)
+        return self._the_one(db, "c.oid = %s::oid", oid)
 
     def by_name(self, db: Connection[Any], name: str) -> CatalogTable | None:
-        return self._the_one(db, lambda table: table.name == name)
+        return self._the_one(db, _NAMED, name)
 
-    def _the_one(self, db: Connection[Any], is_it: Callable[[CatalogTable], bool]) -> CatalogTable | None:
+    def _the_one(self, db: Connection[Any], which: LiteralString, asked: object) -> CatalogTable | None:
         with one_moment(db):
-            found = [table for table in self.tables(db) if is_it(table)]
+            found = self._tables(db, which, asked)
             return self.described(db, found)[0] if found else None
+
+    def _tables(self, db: Connection[Any], which: LiteralString, asked: object) -> list[CatalogTable]:
+        return [CatalogTable(*facts) for facts in db.execute(_TABLES.format(which=which), (asked,))]
 
     def _learn(self, db: Connection[Any], oids: Any) -> None:
         """Somebody may have made a type since."""

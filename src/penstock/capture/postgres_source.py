@@ -188,8 +188,7 @@ class PostgresSource:
 
     def _names_of(self, again: Sequence[str], tables: Sequence[CatalogTable]) -> list[str]:
         """Without those that went since somebody asked for them."""
-        wanted = {name.removeprefix("public.") for name in again}
-        return [table.name for table in tables if table.name in wanted or EVERY_TABLE in wanted]
+        return [table.name for table in tables if table.name in again or EVERY_TABLE in again]
 
     def _until_free(self, db: Connection[Any]) -> None:
         """Waits a little for the slot to be nobody's."""

@@ -215,7 +215,8 @@ class Follower:
         for chunk, next_offset in self._chunks(partition, start, end):
             if self._topic.settings.id != place.changelog_id:
                 break  # these may be records of another topic: the next step begins anew
-            self._check_deletes(gaps, chunk, next_offset, is_last=next_offset == end)
+            if gaps is not None:
+                self._check_deletes(gaps, chunk, next_offset, is_last=next_offset == end)
             changes = as_changes(self._spec, chunk, self._kind) if self._sink.keyed else chunk
             from_offset = place.progress.at(partition)
             self._sink.apply(
@@ -223,14 +224,18 @@ class Follower:
             )
             place = _Place(place.changelog_id, place.progress.moved(partition, next_offset))
             self._be_at(place)
-            # Should it be cut off here, what goes from now on may hide a delete, in a first copy too.
-            self._missed[partition] = next_offset, min(gaps.since_us, now_us)
+            if gaps is not None:
+                # Should it be cut off here, what goes from now on may hide a delete, in a first copy too.
+                self._missed[partition] = next_offset, min(gaps.since_us, now_us)
             applied += chunk.num_rows
         return place, applied
 
     # ---- deletes that have gone --------------------------------------------------------------------
 
-    def _gaps(self, done: int, partition: int) -> Gaps:
+    def _gaps(self, done: int, partition: int) -> Gaps | None:
+        """None where no delete goes, or nothing is kept that it would have to take out."""
+        if not (self._sink.keyed and self._topic.settings.compacted):
+            return None
         if not done:  # what has gone by now, the copy never had
             return Gaps(0, _NOTHING_MISSED_US)
         offset, since_us = self._missed.get(partition, (0, 0))
@@ -253,8 +258,7 @@ class Follower:
         found = gaps.since(chunk)
         if found is None and is_last:
             found = gaps.since_last(next_offset)
-        settings = self._topic.settings
-        if self._sink.keyed and may_hide_deletes(found, settings, now_us=self._clock.now_us()):
+        if may_hide_deletes(found, self._topic.settings, now_us=self._clock.now_us()):
             raise _DeletesGoneError
 
     def _begin_anew(self) -> None:
